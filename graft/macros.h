@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What spatch needs to know to parse the files that the rules in graft/qemu change. */
+/* What spatch needs to know to parse the files that our rules change. */
 #define QLIST_HEAD(n, t) int
 #define QLIST_ENTRY(t) int
 #define QSLIST_HEAD(n, t) int
