@@ -1,0 +1,4 @@
+# want: dirty-params.c 1
+$a\
+\
+system_ss.add(files('dirty-params.c'))

@@ -1,0 +1,3 @@
+# want: dirty-index.c 1
+$a\
+system_ss.add(files('dirty-index.c', 'dirty-merge.c'))

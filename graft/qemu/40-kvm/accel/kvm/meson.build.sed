@@ -1,0 +1,3 @@
+# want: dirty-log.c 1
+/^  'kvm-all.c',$/i\
+  'dirty-log.c',

@@ -1,0 +1,3 @@
+# want: dirty-stats.c 1
+$a\
+system_ss.add(files('dirty-stats.c'))

@@ -1,0 +1,17 @@
+// want: migration/dirty-stats.h 1
+// want: dirty_stats_fill( 1
+@inc@
+@@
+ #include "migration/misc.h"
++#include "migration/dirty-stats.h"
+
+@fill@
+identifier info;
+expression E;
+@@
+ fill_source_migration_info(...) {
+ <...
++dirty_stats_fill(info);
+ info->status = E;
+ ...>
+ }

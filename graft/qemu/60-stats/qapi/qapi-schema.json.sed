@@ -1,0 +1,3 @@
+# want: dirty-sync.json 1
+/'include': 'migration.json'/i\
+{ 'include': 'dirty-sync.json' }

@@ -1,0 +1,3 @@
+# want: nx-recovery.c 1
+/^  'kvm-all.c',$/a\
+  'nx-recovery.c',
