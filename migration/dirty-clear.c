@@ -40,13 +40,12 @@
 
 #include "qemu/osdep.h"
 #include "qemu/bitmap.h"
-#include "qemu/host-utils.h"
 #include "qemu/timer.h"
 #include "exec/memory.h"
 #include "exec/ram_addr.h"
 #include "exec/ramblock.h"
 #include "migration/dirty-clear.h"
-#include "migration/dirty-index.h"
+#include "migration/dirty-plan.h"
 #include "migration/dirty-stats.h"
 #include "migration/misc.h"
 #include "system/runstate.h"
@@ -79,21 +78,6 @@ void dirty_clear_after_sync(RAMBlock *rb)
     }
 }
 
-uint64_t dirty_clear_extent(const unsigned long *bmap, uint64_t word,
-                            uint64_t end, uint64_t limit, uint64_t *npages)
-{
-    *npages = ctpopl(bmap[word++]);
-    for (; word < end; word++) {
-        unsigned int more = ctpopl(bmap[word]);
-
-        if (*npages + more > limit) {
-            break;
-        }
-        *npages += more;
-    }
-    return word;
-}
-
 /* Words of one chunk, the longest address range of a clear. */
 static uint64_t dirty_clear_chunk_words(void)
 {
@@ -122,21 +106,14 @@ static void dirty_clear_words(RAMBlock *rb, uint64_t word, uint64_t end,
 void dirty_clear_page(RAMBlock *rb, uint64_t page)
 {
     uint64_t word = page >> DIRTY_CLEAR_SHIFT, end, npages;
-    uint64_t limit = migrate_dirty_clear_pages(), chunk;
 
     if (!rb->clear_bmap || !test_bit(word, rb->clear_bmap) ||
         dirty_clear_final || migration_in_postcopy()) {
         return;
     }
-    chunk = dirty_clear_chunk_words();
-    end = MIN(QEMU_ALIGN_DOWN(word, chunk) + chunk,
-              DIV_ROUND_UP(rb->used_length >> TARGET_PAGE_BITS,
-                           BITS_PER_LONG));
-    if (!limit) {
-        word = QEMU_ALIGN_DOWN(word, chunk);
-        limit = UINT64_MAX;
-    }
-    end = dirty_clear_extent(rb->bmap, word, end, limit, &npages);
+    end = dirty_clear_plan(rb->bmap, rb->used_length >> TARGET_PAGE_BITS,
+                           dirty_clear_chunk_words(),
+                           migrate_dirty_clear_pages(), &word, &npages);
     dirty_clear_words(rb, word, end, npages);
 }
 

@@ -67,6 +67,7 @@
 #include "migration/dirty-drain.h"
 #include "migration/dirty-index.h"
 #include "migration/dirty-merge.h"
+#include "migration/dirty-plan.h"
 #include "migration/dirty-stats.h"
 #include "migration/dirty-sync.h"
 #include "migration/dirty-workers.h"
@@ -89,35 +90,20 @@
  */
 #define DIRTY_SYNC_AUTO_MAX         8
 
+/* What goes with a slot of the plan, under the same number. */
 typedef struct DirtySyncSlot {
     KVMDirtySlot log;
     RAMBlock *rb;           /* NULL: not a block that migrates */
-    uint64_t first;         /* page of the block where the slot starts */
-    uint64_t inner;         /* pages [inner, inner_end) of the block are */
-    uint64_t inner_end;     /*   whole chunks; empty when both are equal */
     bool bypass;            /* goes the way of upstream, this time */
     uint64_t fresh;         /* pages that became dirty, this time */
 } DirtySyncSlot;
 
-typedef struct DirtySyncUnit {
-    unsigned int slot;      /* the first of its slots */
-    unsigned int slots;
-    uint64_t pages;
-} DirtySyncUnit;
-
-typedef struct DirtySyncPlan {
-    bool valid;
-    uint64_t generation;    /* of KVM's memslots */
-    uint32_t ram_version;   /* of the list of RAM blocks */
-    DirtySyncSlot *slots;   /* by block, then by where their chunks start */
-    unsigned int nslots;
-    DirtySyncUnit *units;   /* largest first */
-    unsigned int nunits;
-    uint64_t pages;
-} DirtySyncPlan;
-
 /* Covered by the bitmap_mutex, as is everything without another comment. */
-static DirtySyncPlan plan;
+static DirtyPlan plan;
+static DirtySyncSlot *sync_slots;
+static bool plan_valid;
+static uint64_t plan_generation;        /* of KVM's memslots */
+static uint32_t plan_ram_version;       /* of the list of RAM blocks */
 
 /* Nanoseconds and pages of the sync that runs; workers add atomically. */
 static uint64_t sync_fetch_ns, sync_merge_ns, sync_logged;
@@ -168,7 +154,7 @@ void dirty_sync_block_init(RAMBlock *rb, bool dirty)
     assert(!rb->bmap && !rb->dirty_index);
     rb->dirty_index = dirty_index_new(rb->max_length >> TARGET_PAGE_BITS);
     rb->bmap = rb->dirty_index->bmap;
-    plan.valid = false;
+    plan_valid = false;
     if (dirty) {
         dirty_index_set_range(rb->dirty_index, 0, used);
         dirty_drain_discard(rb);
@@ -180,7 +166,7 @@ void dirty_sync_block_free(RAMBlock *rb)
     dirty_index_free(rb->dirty_index);
     rb->dirty_index = NULL;
     rb->bmap = NULL;
-    plan.valid = false;
+    plan_valid = false;
 }
 
 uint64_t dirty_sync_remaining(void)
@@ -208,107 +194,53 @@ static RAMBlock *dirty_sync_find_block(ram_addr_t addr)
     return NULL;
 }
 
-static void dirty_sync_place_slot(DirtySyncSlot *slot, const KVMDirtySlot *log)
-{
-    uint64_t end;
-
-    slot->log = *log;
-    slot->rb = dirty_sync_find_block(log->start);
-    if (!slot->rb) {
-        return;
-    }
-    slot->first = (log->start - slot->rb->offset) >> TARGET_PAGE_BITS;
-    end = slot->first + log->pages;
-    slot->inner = MIN(QEMU_ALIGN_UP(slot->first, DIRTY_CHUNK_PAGES), end);
-    slot->inner_end = MAX(QEMU_ALIGN_DOWN(end, DIRTY_CHUNK_PAGES),
-                          slot->inner);
-    if (slot->inner == slot->inner_end) {
-        slot->inner = slot->inner_end = end;
-    }
-}
-
-static int dirty_sync_compare_slots(const void *pa, const void *pb)
-{
-    const DirtySyncSlot *a = pa, *b = pb;
-
-    if (a->rb != b->rb) {
-        return (uintptr_t)a->rb < (uintptr_t)b->rb ? -1 : 1;
-    }
-    return a->inner < b->inner ? -1 : a->inner > b->inner;
-}
-
-static int dirty_sync_compare_units(const void *pa, const void *pb)
-{
-    const DirtySyncUnit *a = pa, *b = pb;
-
-    return a->pages > b->pages ? -1 : a->pages < b->pages;
-}
-
-/* Group slots whose inner parts overlap; the slots are sorted. */
-static void dirty_sync_make_units(void)
-{
-    DirtySyncUnit *unit = NULL;
-    uint64_t reach = 0;
-    unsigned int i;
-
-    plan.units = g_new0(DirtySyncUnit, plan.nslots);
-    for (i = 0; i < plan.nslots; i++) {
-        DirtySyncSlot *slot = &plan.slots[i];
-        bool joins = unit && slot->rb && slot->rb == slot[-1].rb &&
-                     slot->inner < reach;
-
-        if (!joins) {
-            unit = &plan.units[plan.nunits++];
-            unit->slot = i;
-            reach = 0;
-        }
-        reach = MAX(reach, slot->inner_end);
-        unit->slots++;
-        unit->pages += slot->log.pages;
-        plan.pages += slot->log.pages;
-    }
-    qsort(plan.units, plan.nunits, sizeof(*plan.units),
-          dirty_sync_compare_units);
-}
-
 /* Called with the slots lock held. */
 static void dirty_sync_make_plan(void)
 {
     g_autofree KVMDirtySlot *logs = NULL;
     uint64_t generation = kvm_dirty_log_generation();
     uint32_t version = qatomic_read(&ram_list.version);
-    unsigned int i;
+    DirtyPlanSlot *slots;
+    unsigned int i, n;
 
-    if (plan.valid && plan.generation == generation &&
-        plan.ram_version == version) {
+    if (plan_valid && plan_generation == generation &&
+        plan_ram_version == version) {
         return;
     }
-    g_free(plan.slots);
-    g_free(plan.units);
-    memset(&plan, 0, sizeof(plan));
+    logs = kvm_dirty_log_slots(&n);
+    slots = g_new0(DirtyPlanSlot, n);
+    for (i = 0; i < n; i++) {
+        RAMBlock *rb = dirty_sync_find_block(logs[i].start);
 
-    logs = kvm_dirty_log_slots(&plan.nslots);
-    plan.slots = g_new0(DirtySyncSlot, plan.nslots);
-    for (i = 0; i < plan.nslots; i++) {
-        dirty_sync_place_slot(&plan.slots[i], &logs[i]);
+        slots[i].log = i;
+        slots[i].pages = logs[i].pages;
+        slots[i].block = rb;
+        if (rb) {
+            slots[i].first = (logs[i].start - rb->offset) >> TARGET_PAGE_BITS;
+        }
     }
-    if (plan.nslots) {
-        qsort(plan.slots, plan.nslots, sizeof(*plan.slots),
-              dirty_sync_compare_slots);
+    dirty_plan_make(&plan, slots, n);
+    g_free(sync_slots);
+    sync_slots = g_new0(DirtySyncSlot, n);
+    for (i = 0; i < n; i++) {
+        sync_slots[i].log = logs[plan.slots[i].log];
+        sync_slots[i].rb = (RAMBlock *)plan.slots[i].block;
     }
-    dirty_sync_make_units();
-    plan.generation = generation;
-    plan.ram_version = version;
-    plan.valid = true;
+    plan_generation = generation;
+    plan_ram_version = version;
+    plan_valid = true;
     trace_dirty_sync_plan(plan.nslots, plan.nunits, plan.pages);
 }
 
-/* Merge pages [@from, @to) of the slot's block out of the slot's buffer. */
-static void dirty_sync_merge(DirtySyncSlot *slot, uint64_t from, uint64_t to)
+/* Merge pages [@from, @to) of the block of slot @i out of its buffer. */
+static void dirty_sync_merge(unsigned int i, uint64_t from, uint64_t to)
 {
+    DirtySyncSlot *slot = &sync_slots[i];
+
     if (from < to) {
         slot->fresh += dirty_index_merge(slot->rb->dirty_index, from,
-                                         slot->log.bitmap, from - slot->first,
+                                         slot->log.bitmap,
+                                         from - plan.slots[i].first,
                                          to - from);
     }
 }
@@ -317,8 +249,9 @@ static void dirty_sync_merge(DirtySyncSlot *slot, uint64_t from, uint64_t to)
  * Part A of one slot.  The VGA mask is read after the fetch: whoever turns
  * VGA logging on after that sees later writes in later fetches.
  */
-static uint64_t dirty_sync_slot(DirtySyncSlot *slot)
+static uint64_t dirty_sync_slot(unsigned int i)
 {
+    DirtySyncSlot *slot = &sync_slots[i];
     int64_t t0 = get_clock(), t1;
 
     kvm_dirty_log_fetch(kvm_state, slot->log.slot);
@@ -340,18 +273,18 @@ static uint64_t dirty_sync_slot(DirtySyncSlot *slot)
                     dirty_merge_count(slot->log.bitmap,
                                       BITS_TO_LONGS(slot->log.pages)));
     }
-    dirty_sync_merge(slot, slot->inner, slot->inner_end);
+    dirty_sync_merge(i, plan.slots[i].inner, plan.slots[i].inner_end);
     return get_clock() - t1;
 }
 
 static void dirty_sync_unit(void *opaque, unsigned int number)
 {
-    DirtySyncUnit *unit = &plan.units[number];
+    DirtyPlanUnit *unit = &plan.units[number];
     uint64_t merge_ns = 0;
     unsigned int i;
 
     for (i = 0; i < unit->slots; i++) {
-        merge_ns += dirty_sync_slot(&plan.slots[unit->slot + i]);
+        merge_ns += dirty_sync_slot(unit->slot + i);
     }
     qatomic_add(&sync_merge_ns, merge_ns);
     trace_dirty_sync_unit(number, unit->slots, unit->pages, merge_ns);
@@ -364,16 +297,14 @@ static uint64_t dirty_sync_edges(void)
     unsigned int i;
 
     for (i = 0; i < plan.nslots; i++) {
-        DirtySyncSlot *slot = &plan.slots[i];
+        DirtySyncSlot *slot = &sync_slots[i];
+        DirtyPlanSlot *place = &plan.slots[i];
 
         if (slot->bypass) {
             continue;
         }
-        dirty_sync_merge(slot, slot->first,
-                         slot->inner < slot->inner_end ? slot->inner
-                                                       : slot->inner_end);
-        dirty_sync_merge(slot, slot->inner_end,
-                         slot->first + slot->log.pages);
+        dirty_sync_merge(i, place->first, place->inner);
+        dirty_sync_merge(i, place->inner_end, place->first + place->pages);
         dirty_index_account(slot->rb->dirty_index, slot->fresh);
         fresh += slot->fresh;
     }

@@ -58,18 +58,4 @@ void dirty_clear_range(RAMBlock *rb, uint64_t first, uint64_t npages);
  */
 void dirty_clear_set_final(bool final);
 
-/**
- * dirty_clear_extent - how far one clear may reach
- * @bmap: the dirty bitmap
- * @word: first word
- * @end: word to stop before; > @word
- * @limit: most dirty pages, at least 64
- * @npages: set to the dirty pages in the words covered
- *
- * Returns the word to stop before: the largest extent that starts at @word
- * and holds no more than @limit dirty pages, and at least one word.
- */
-uint64_t dirty_clear_extent(const unsigned long *bmap, uint64_t word,
-                            uint64_t end, uint64_t limit, uint64_t *npages);
-
 #endif
