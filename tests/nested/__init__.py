@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""KVM of a mainline kernel under TCG, and our QEMU on it."""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The nested suite: our KVM modules and our QEMU on a mainline KVM.
+
+usage: run.py [--series 6.1|6.12]... [--only PART]...
+
+Boots Debian's kernels under TCG (no /dev/kvm needed), first with our modules,
+then with Debian's, and prints a line a test.  TIDEMARK_ALL=1 adds the long
+parts.  Serial output: nested-SERIES.log in TIDEMARK_LOGS.
+"""
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# pylint: disable=wrong-import-position
+from nested.bed import Bed, Missing         # noqa: E402
+from rig import setup                       # noqa: E402
+from rig.vm import exit_on_sigterm          # noqa: E402
+
+ALL = bool(os.environ.get('TIDEMARK_ALL'))
+SERIES = ('6.1', '6.12')
+
+
+def ktests(*names):
+    """Steps of plain ioctls."""
+    return [['ktest', *name.split()] for name in names]
+
+
+def moves(*names):
+    """Steps of migrations."""
+    return [['migrate', name] for name in names]
+
+
+def plan(series, only):
+    """What to boot, load and do."""
+    main = series == '6.1'
+    ours = ktests('cap', 'parallel', 'race', 'remove', 'flush', 'nx',
+                  'nx-logged', '-x 8')
+    stock = ktests('cap', 'parallel', 'nx', 'nx-logged', '-x 8')
+    if main or ALL:
+        ours += ktests('log', '-c 16384') + [['hold', 16384]]
+        stock += ktests('-c 16384') + [['hold', 16384]]
+        ours += moves('precopy', 'cancel', 'fail', 'parameter', 'zaps')
+        stock += moves('precopy', 'parameter', 'zaps')
+    if main:
+        ours += moves('multifd', 'postcopy', 'smm', 'linux-precopy')
+    if ALL:
+        ours += ktests('-x 1', '-x 32', '-c 262144')
+        ours += [['hold', 262144]]
+        stock += ktests('log', 'race', 'remove', '-x 1', '-x 32',
+                        '-c 262144') + [['hold', 262144]]
+        ours += moves('linux-multifd', 'linux-postcopy')
+        stock += moves('cancel', 'fail', 'multifd', 'postcopy', 'smm',
+                       'linux-precopy')
+    steps = [{'module': 'ours', 'prefix': f'{series}/ours/', 'tests': ours},
+             {'module': 'stock', 'prefix': f'{series}/stock/',
+              'tests': stock}]
+    if main:
+        shadow = ktests('cap', 'flush', 'nx', 'nx-logged')
+        steps.insert(1, {'module': 'ours', 'prefix': f'{series}/ours-shadow/',
+                         'params': ['tdp_mmu=N'], 'tests': shadow})
+        steps.append({'module': 'stock', 'prefix': f'{series}/stock-shadow/',
+                      'params': ['tdp_mmu=N'], 'tests': ktests('nx-logged')})
+    if only:
+        for step in steps:
+            step['tests'] = [t for t in step['tests']
+                             if any(o in ' '.join([step['prefix'], *map(
+                                 str, t)]) for o in only)]
+        steps = [s for s in steps if s['tests']]
+    return {'name': series, 'series': series, 'steps': steps}
+
+
+def report(series, lines, log):
+    """Print the lines as the suite's; False if one has failed."""
+    good, ended = True, False
+    for line in lines:
+        for kind in ('not ok', 'ok', 'skip'):
+            if line.startswith(f'{kind} '):
+                name, _, text = line[len(kind) + 1:].partition(': ')
+                if kind == 'not ok':
+                    good = False
+                    text = f': {text} (log {log})'
+                elif kind == 'skip':
+                    text = f': {text}'
+                else:
+                    print(f'  {text}')
+                    text = ''
+                print(f'{kind} nested/{name}{text}', flush=True)
+                break
+        else:
+            if line.startswith('# '):
+                print(f'  {line[2:]}', flush=True)
+            ended |= line == 'end'
+    if not ended:
+        good = False
+        print(f'not ok nested/{series}/boot: the kernel inside did not come '
+              f'to its end (log {log})', flush=True)
+    return good
+
+
+def main():
+    """Boot each kernel; exit code 0 if all is well."""
+    exit_on_sigterm()
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--series', action='append', choices=SERIES)
+    parser.add_argument('--only', action='append', metavar='PART',
+                        help='tests whose name has this part')
+    args = parser.parse_args()
+    logs = Path(os.environ.get('TIDEMARK_LOGS',
+                               setup.build_folder() / 'logs')).absolute()
+    series = args.series or SERIES
+    try:
+        bed = Bed(setup.build_folder(), logs)
+        print(f'  getting kernels and building modules: {", ".join(series)}',
+              flush=True)
+        disk = bed.disk(setup.qemu('tidemark'), series)
+    except (Missing, setup.Missing) as why:
+        print(f'not ok nested/setup: {why}')
+        return 1
+    good = True
+    for one in series:
+        good &= report(one, bed.boot(one, disk, plan(one, args.only)),
+                       logs / f'nested-{one}.log')
+    return 0 if good else 1
+
+
+if __name__ == '__main__':
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
