@@ -93,8 +93,9 @@ class GraftTest(unittest.TestCase):
     def repository(self):
         """A copy of our repository, to break a rule in."""
         top = self.work / 'tidemark'
-        (top / 'scripts').mkdir(parents=True)
-        shutil.copy2(TOP / 'scripts/graft', top / 'scripts/graft')
+        (top / 'scripts/lib').mkdir(parents=True)
+        for name in ('scripts/graft', 'scripts/lib/rules.py'):
+            shutil.copy2(TOP / name, top / name)
         shutil.copytree(TOP / 'graft', top / 'graft')
         for name in new_files():
             (top / name).parent.mkdir(parents=True, exist_ok=True)
