@@ -24,8 +24,8 @@ def with_parent():
 
 def exit_on_sigterm():
     """Let SIGTERM and SIGHUP unwind the context managers, as Ctrl-C does."""
-    def stop(number, _frame):
-        raise SystemExit(128 + number)
+    def stop(_number, _frame):
+        raise KeyboardInterrupt
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
 
@@ -95,10 +95,11 @@ class Vm:
 
     def __init__(self, rig, qemu, name, accel='kvm', memory='256M', smp=1,
                  machine='q35', cpu=None, firmware='qboot.rom', words='',
-                 incoming=False, paused=False, args=(), preload=None, env=None, trace=(),
-                 prefix=()):
+                 incoming=False, paused=False, args=(), preload=None,
+                 env=None, trace=(), prefix=()):
         self.rig, self.name, self.qemu = rig, name, qemu
-        self.accel, self.words = accel, (words or '').split()
+        self.accel = accel
+        self.words = (words or '').split()
         self.log = rig.file(f'{name}.log')
         self.trace_log = rig.file(f'{name}.trace.log')
         command = [*prefix, qemu, '-nodefaults', '-no-user-config',
@@ -209,8 +210,16 @@ class Vm:
                  pause=0.05)
 
     def wait_more(self, passes=1, timeout=120):
-        """Wait until the guest got on by so many passes."""
-        self.wait_guest(max(self.guest().passes) + passes, timeout)
+        """Wait until every CPU got on by so many passes."""
+        before = self.guest().passes
+
+        def there():
+            report = self.guest()
+            return report.up and all(
+                now >= then + passes
+                for now, then in zip(report.passes, before))
+        wait_for(there, timeout, f'{self.name}: guest does not get on',
+                 pause=0.05)
 
     def threads(self):
         """How many threads the process has."""
