@@ -6,16 +6,13 @@
 
 # apt_mirror: print the address of the Debian mirror that this machine uses.
 apt_mirror() {
-    local code uri release
+    local code uris
     code=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-    while IFS='|' read -r uri release; do
-        case "$uri|$release" in
-            *security*) ;;
-            *"|$code" | */debian/"|"*) echo "$uri"; return 0 ;;
-        esac
-    done < <(apt-get indextargets --format "\$(REPO_URI)|\$(RELEASE)" \
-             2>/dev/null | sort -u)
-    return 1
+    uris=$(apt-get update --print-uris 2>/dev/null |
+           sed -nE "s|^'(.*/)dists/([^/']+)/InRelease'.*|\1 \2|p" |
+           grep -v security)
+    grep -E " $code\$" <<<"$uris" | head -n 1 | cut -d' ' -f1 | grep . ||
+        grep -E '/debian/ ' <<<"$uris" | head -n 1 | cut -d' ' -f1 | grep .
 }
 
 # apt_keyring: print the file of Debian's archive keys.
