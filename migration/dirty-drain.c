@@ -37,6 +37,7 @@
 #include "migration/dirty-drain.h"
 #include "migration/dirty-index.h"
 #include "migration/dirty-touch.h"
+#include "migration/misc.h"
 #include "system/tcg.h"
 #include "ram.h"
 

@@ -50,6 +50,7 @@
 #include "qemu/osdep.h"
 #include "qemu/host-utils.h"
 #include "qemu/madvise.h"
+#include "qemu/memalign.h"
 #include "qemu/units.h"
 #include "migration/dirty-index.h"
 

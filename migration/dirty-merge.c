@@ -25,6 +25,7 @@
  */
 
 #include "qemu/osdep.h"
+#include "qemu/bitmap.h"
 #include "qemu/bitops.h"
 #include "qemu/host-utils.h"
 #include "migration/dirty-merge.h"

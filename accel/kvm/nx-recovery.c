@@ -133,7 +133,7 @@ static int nx_recovery_notify(NotifierWithReturn *notifier,
     if (e->type == MIG_EVENT_PRECOPY_SETUP) {
         return nx_recovery_migrating ? 0 : nx_recovery_begin(errp);
     }
-    if (nx_recovery_migrating && !migration_in_postcopy()) {
+    if (nx_recovery_migrating && !migration_is_running()) {
         nx_recovery_resume();
         nx_recovery_migrating = nx_recovery_users != 0;
     }

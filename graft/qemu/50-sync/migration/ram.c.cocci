@@ -21,6 +21,7 @@
 // want: dirty_clear_block_init( 1
 // want: dirty_clear_set_final( 1
 // drop: migration_dirty_pages 14
+// drop: RAMState *rs = 3
 // drop: bql_lock(); 1
 // drop: bql_unlock(); 1
 @r_inc@
@@ -353,3 +354,23 @@ expression rs;
 @@
 -rs->migration_dirty_pages
 +dirty_sync_remaining()
+
+// Locals that nothing reads any more.
+
+@r_hostpagevar depends on r_hostpage@
+identifier rs;
+@@
+ postcopy_chunk_hostpages_pass(...) {
+-RAMState *rs = ram_state;
+ ...
+ }
+
+@r_pendingvar depends on r_read@
+identifier temp, rs, f = {ram_state_pending_estimate, ram_state_pending_exact};
+expression E;
+@@
+ f(...) {
+-RAMState **temp = E;
+-RAMState *rs = *temp;
+ ...
+ }
