@@ -128,7 +128,8 @@ class Vm:
     @staticmethod
     def _cpu(accel):
         # a model that every host has; kvmclock would change memory by itself
-        return 'qemu64,-kvmclock' if accel.startswith('kvm') else 'max'
+        return ('qemu64,-kvmclock,host-phys-bits=on'
+                if accel.startswith('kvm') else 'max')
 
     def _guest(self, words):
         words = f'mhz={tsc_mhz()} {words}'
