@@ -200,11 +200,9 @@ def test_zaps(kind, series):
             expect(tracing.functions, f'no function {ZAP} to trace')
             wait_for(lambda: tracing.count(ZAP) > 2, 30,
                      'the worker does not zap')
-            there.qmp('migrate-incoming', uri=f'unix:{found.file("a")}')
-            migrate.parameters(here, migrate.SLOW)
-            here.qmp('migrate', uri=f'unix:{found.file("a")}')
-            watch = migrate.Watch(here)
-            watch.syncs(1)
+            watch = migrate.start(here, there, f'unix:{found.file("a")}',
+                                  migrate.SLOW)
+            watch.until('active')
             tracing.clear()
             began = time.monotonic()
             watch.syncs(3)
@@ -255,7 +253,7 @@ def linux(kind, series, how, capability=None):
     with rig() as found:
         def vm(name, **more):
             serial = ['-serial', f'file:{found.file(name)}.serial.log']
-            return found.vm(QEMU, name, accel='kvm', cpu='host',
+            return found.vm(QEMU, name, accel='kvm', cpu='host,kvm=off',
                             **{**options, 'args': options['args'] + serial},
                             **more)
 
