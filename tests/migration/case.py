@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # pylint: disable=wrong-import-position
 from rig import faults, guest, migrate, setup      # noqa: E402
-from rig.vm import Rig, features, kvm_opens         # noqa: E402
+from rig.vm import Rig, features, kvm_opens, wait_for   # noqa: E402
 
 HARD = os.environ.get('TIDEMARK_HARD') == '1'
 HARDEST = {'dirty-sync-threads': 7, 'dirty-clear-pages': 64}
@@ -125,6 +125,12 @@ class Case(unittest.TestCase):
     def faulty(self, name, rules):
         """Options that preload the fault library into a VM."""
         return faults.options(self.rig, setup.fault_library(), name, rules)
+
+    @staticmethod
+    def wait_migration(vm, status):
+        """Wait until a VM, such as the destination, is in this state."""
+        wait_for(lambda: vm.qmp('query-migrate').get('status') == status,
+                 30, f'{vm.name}: migration not {status}')
 
     # -- verdicts
 
