@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: hmp_info_dirty_sync 1
 $a\
 \

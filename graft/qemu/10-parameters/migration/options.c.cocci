@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: migration/dirty-params.h 1
 // want: DEFINE_PROP_UINT32("dirty- 2
 // want: DEFINE_PROP_ON_OFF_AUTO("nx-recovery-pause" 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: 'dirty-sync-threads' 1
 # want: '*dirty-sync-threads' 2
 # want: '*dirty-clear-pages' 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: migration/dirty-index.h 1
 // want: dirty_index_free( 1
 // want: g_free(block->clear_bmap) 1

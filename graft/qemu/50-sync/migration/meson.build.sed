@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: dirty-plan.c 1
 # want: dirty-workers.c 1
 # want: dirty-sync.c 1

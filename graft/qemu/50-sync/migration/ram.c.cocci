@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: dirty_sync_start( 1
 // want: dirty_sync_begin( 1
 // want: dirty_sync_collect( 1

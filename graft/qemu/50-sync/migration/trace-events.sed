@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: dirty_sync_ 5
 # want: dirty_clear( 1
 $a\

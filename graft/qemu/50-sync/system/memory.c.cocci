@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: migration/dirty-sync.h 1
 // want: dirty_sync_replaces( 1
 // want: dirty_sync_listener( 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: migration/dirty-stats.h 1
 // want: dirty_stats_fill( 1
 @inc@

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: dirty-sync 3
 /^{ 'include': 'sockets.json' }$/a\
 { 'include': 'dirty-sync.json' }

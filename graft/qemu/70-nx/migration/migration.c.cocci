@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: system/nx-recovery.h 1
 // want: nx_recovery_check( 1
 @inc@

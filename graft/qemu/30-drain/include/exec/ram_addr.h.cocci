@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: migration/dirty-touch.h 1
 // want: dirty_touch( 3
 // want: qatomic_add(&total_dirty_pages 2

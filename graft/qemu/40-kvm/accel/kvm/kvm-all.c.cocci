@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
 // want: system/kvm-dirty-log.h 1
 // want: migration/dirty-stats.h 1
 // want: kvm_memslot_size_register( 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: kvm_memslot_size( 1
 # want: kvm_dirty_log_failed( 1
 $a\

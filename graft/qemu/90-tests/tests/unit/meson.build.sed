@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
 # want: 'test-dirty- 5
 /^  'test-bitmap': \[\],$/i\
   'test-dirty-merge': ['../../migration/dirty-merge.c'],\
