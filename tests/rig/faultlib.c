@@ -12,6 +12,7 @@
  *   slow=USEC    wait first
  *   nth=N        only from the Nth call on [1]    times=N  only so often [all]
  *   cap=N        only for this capability
+ *   when=FILE    only while this file is there
  *   drop=ADDR    take the page at this guest address out of the answer
  *   dense=GIB    answer with all pages dirty, for guests up to this size;
  *   sparse=GIB, every=N [100], run=N [1]: of N runs of pages one is dirty.
@@ -48,6 +49,7 @@ typedef struct Rule {
     int fail, has_value, count;
     long value, slow, nth, times, cap, every, run;
     uint64_t drop, dense, sparse;
+    const char *when;
     atomic_long seen;
 } Rule;
 
@@ -130,6 +132,8 @@ static void parse_option(Rule *rule, char *name)
         rule->every = number;
     } else if (!strcmp(name, "run")) {
         rule->run = number;
+    } else if (!strcmp(name, "when")) {
+        rule->when = text;
     } else if (!strcmp(name, "count")) {
         rule->count = 1;
     } else {
@@ -209,9 +213,8 @@ static void __attribute__((constructor)) start(void)
     text = text ? strdup(text) : NULL;
     for (char *r = text ? strtok_r(text, ";", &save) : NULL;
          r && rule_count < MAX_RULES; r = strtok_r(NULL, ";", &save)) {
-        parse_rule(r);
+        parse_rule(r);      /* may keep pointers into the text */
     }
-    free(text);
 }
 
 static uint64_t count_bits(const unsigned long *bitmap, uint64_t pages)
@@ -243,7 +246,8 @@ static int applies(Rule *rule, Call call, long cap)
 {
     long seen;
 
-    if (rule->call != call || (rule->cap >= 0 && rule->cap != cap)) {
+    if (rule->call != call || (rule->cap >= 0 && rule->cap != cap) ||
+        (rule->when && access(rule->when, F_OK))) {
         return 0;
     }
     seen = atomic_fetch_add(&rule->seen, 1) + 1;

@@ -54,6 +54,8 @@ def fault_library():
     product.parent.mkdir(parents=True, exist_ok=True)
     if product.exists() and product.stat().st_mtime > source.stat().st_mtime:
         return str(product)
-    return _make(['cc', '-O2', '-Wall', '-Wextra', '-shared', '-fPIC',
-                  '-fvisibility=hidden', '-o', product, source, '-ldl'],
-                 product)
+    fresh = product.with_suffix(f'.{os.getpid()}')
+    _make(['cc', '-O2', '-Wall', '-Wextra', '-shared', '-fPIC',
+           '-fvisibility=hidden', '-o', fresh, source, '-ldl'], product)
+    fresh.replace(product)
+    return str(product)
