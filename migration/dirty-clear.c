@@ -40,6 +40,7 @@
 
 #include "qemu/osdep.h"
 #include "qemu/bitmap.h"
+#include "qemu/error-report.h"
 #include "qemu/timer.h"
 #include "exec/memory.h"
 #include "exec/ram_addr.h"
@@ -48,6 +49,7 @@
 #include "migration/dirty-plan.h"
 #include "migration/dirty-stats.h"
 #include "migration/misc.h"
+#include "system/kvm-dirty-log.h"
 #include "system/runstate.h"
 #include "migration.h"
 #include "migration/dirty-params.h"
@@ -57,6 +59,16 @@ QEMU_BUILD_BUG_ON(1 << DIRTY_CLEAR_SHIFT != BITS_PER_LONG);
 
 /* Written by the migration thread only, and read by it. */
 static bool dirty_clear_final;
+
+void dirty_clear_start(void)
+{
+    dirty_clear_final = false;
+    if (kvm_dirty_log_usable() && !kvm_dirty_log_clears() &&
+        migrate_dirty_clear_pages()) {
+        warn_report_once("this KVM re-protects pages in each fetch of the "
+                         "dirty log; dirty-clear-pages has no effect");
+    }
+}
 
 void dirty_clear_set_final(bool final)
 {
@@ -99,7 +111,9 @@ static void dirty_clear_words(RAMBlock *rb, uint64_t word, uint64_t end,
 
     bitmap_clear(rb->clear_bmap, word, end - word);
     memory_region_clear_dirty_bitmap(rb->mr, start, stop - start);
-    dirty_stats_clear(npages, get_clock() - begin, paused);
+    if (kvm_dirty_log_clears()) {
+        dirty_stats_clear(npages, get_clock() - begin, paused);
+    }
     trace_dirty_clear(rb->idstr, start, stop - start, npages);
 }
 

@@ -144,7 +144,7 @@ static void dirty_sync_unlock(void)
 void dirty_sync_start(void)
 {
     dirty_stats_reset();
-    dirty_clear_set_final(false);
+    dirty_clear_start();
 }
 
 void dirty_sync_block_init(RAMBlock *rb, bool dirty)

@@ -96,6 +96,12 @@ bool kvm_dirty_log_usable(void)
            qemu_target_page_size() == qemu_real_host_page_size();
 }
 
+bool kvm_dirty_log_clears(void)
+{
+    return kvm_enabled() && !kvm_dirty_ring_enabled() &&
+           kvm_state->manual_dirty_log_protect;
+}
+
 KVMDirtySlot *kvm_dirty_log_slots(unsigned int *n)
 {
     GArray *list = g_array_new(false, false, sizeof(KVMDirtySlot));

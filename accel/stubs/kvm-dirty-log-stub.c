@@ -15,6 +15,11 @@ bool kvm_dirty_log_usable(void)
     return false;
 }
 
+bool kvm_dirty_log_clears(void)
+{
+    return false;
+}
+
 void kvm_dirty_log_lock(void)
 {
 }

@@ -52,9 +52,16 @@ void dirty_clear_page(RAMBlock *rb, uint64_t page);
 void dirty_clear_range(RAMBlock *rb, uint64_t first, uint64_t npages);
 
 /**
+ * dirty_clear_start - a migration begins
+ *
+ * Says once where dirty-clear-pages has no effect.
+ */
+void dirty_clear_start(void);
+
+/**
  * dirty_clear_set_final - is the guest paused for good?
  * @final: true in the last stage of a migration after which this side does
- *         not run the guest on the same log; false when a migration starts
+ *         not run the guest on the same log
  */
 void dirty_clear_set_final(bool final);
 

@@ -47,6 +47,14 @@ typedef struct KVMDirtySlot {
 bool kvm_dirty_log_usable(void);
 
 /**
+ * kvm_dirty_log_clears - does KVM_CLEAR_DIRTY_LOG re-protect pages?
+ *
+ * False with the dirty ring, and without manual protection: then each
+ * KVM_GET_DIRTY_LOG re-protects what it reports.
+ */
+bool kvm_dirty_log_clears(void);
+
+/**
  * kvm_dirty_log_lock - keep the memslots as they are
  *
  * Taken after the migration's bitmap_mutex, and after the big lock by those
