@@ -23,7 +23,11 @@ class Faults(Case):
         watch = migrate.start(here, there, self.uri(), migrate.SLOW)
         watch.syncs(2)
         migrate.finish(watch)
-        self.assertGreater(migrate.dirty_sync(here)['failed-fetches'], 0)
+        failed = migrate.dirty_sync(here)['failed-fetches']
+        if (error, when) == ('EINTR', 'once'):
+            self.assertEqual(failed, 0)     # made again at once
+        else:
+            self.assertGreater(failed, 0)
         self.good_after(here, there)
 
     @each(error=['EINTR', 'ENOENT', 'EINVAL', 'EFAULT'],
@@ -37,7 +41,11 @@ class Faults(Case):
         watch = migrate.start(here, there, self.uri(), migrate.SLOW)
         watch.syncs(2)
         migrate.finish(watch)
-        self.assertGreater(migrate.dirty_sync(here)['clears']['failed'], 0)
+        failed = migrate.dirty_sync(here)['clears']['failed']
+        if error == 'ENOENT':
+            self.assertEqual(failed, 0)     # the slot is gone: no fault
+        elif (error, when) != ('EINTR', 'once'):
+            self.assertGreater(failed, 0)
         self.good_after(here, there)
 
     def test_no_manual_protect(self):

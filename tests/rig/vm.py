@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Start QEMU, keep hold of it, and end it whatever happens."""
-import ctypes
 import functools
 import os
 import re
@@ -13,13 +12,9 @@ import time
 from . import guest
 from .qmp import Closed, Qmp, QmpError
 
-PR_SET_PDEATHSIG = 1
-SYMBOLS = ctypes.CDLL(None)
-
-
-def with_parent():
-    """In the child: end with the process that started us, even if killed."""
-    SYMBOLS.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+# QEMU ends with the process that started it, even if that is killed. Not by
+# a function in the child: with threads here that can deadlock.
+WITH_PARENT = ['setpriv', '--pdeathsig', 'KILL', '--', 'env']
 
 
 def exit_on_sigterm():
@@ -122,7 +117,7 @@ class Vm:
         self.command = command
         environment = dict(os.environ, **(env or {}))
         if preload:
-            environment['LD_PRELOAD'] = preload
+            command.insert(0, f'LD_PRELOAD={preload}')
         self._start(environment)
 
     @staticmethod
@@ -142,10 +137,9 @@ class Vm:
         with open(self.log, 'w', encoding='utf-8') as log:
             log.write(' '.join(self.command) + '\n')
             log.flush()
-            # the child must only make one system call between fork and exec
-            self.process = subprocess.Popen(  # pylint: disable=R1732,W1509
-                self.command, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env=environment, preexec_fn=with_parent)
+            self.process = subprocess.Popen(
+                WITH_PARENT + self.command, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, env=environment)
         try:
             self.monitor = Qmp(f'{self.rig.file(self.name)}.qmp',
                                lambda: self.process.poll() is None)
