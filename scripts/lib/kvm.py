@@ -226,7 +226,8 @@ class Kernel:
             self.source = args.root.absolute() / made['source']
         else:
             release = args.kernel or os.uname().release
-            self.headers = args.headers or Path(f'/lib/modules/{release}/build')
+            self.headers = args.headers or Path(
+                f'/lib/modules/{release}/build')
             series = '.'.join(release.split('.')[:2])
             self.source = args.source or Path(
                 f'/usr/src/linux-source-{series}.tar.xz')

@@ -19,8 +19,9 @@ import tempfile
 import threading
 from pathlib import Path
 
+from nested import debug
 from rig import setup
-from rig.vm import with_parent
+from rig.vm import WITH_PARENT
 
 TOP = Path(__file__).resolve().parents[2]
 MARK = '@@ '
@@ -31,6 +32,7 @@ FIRMWARE = ('qemu/qboot.rom', 'qemu/pvh.bin', 'qemu/linuxboot_dma.bin',
             'qemu/kvmvapic.bin', 'seabios/bios-256k.bin')
 INIT = """#!/bin/busybox sh
 b=/bin/busybox
+export PATH=/usr/bin:/bin
 $b mount -t proc p /proc
 $b mount -t devtmpfs d /dev
 for m in {modules}; do $b insmod /$m.ko; done
@@ -110,6 +112,11 @@ class Bed:
 
     def kernel(self, series):
         """Folder with the packages of a kernel series."""
+        if series == 'debug':
+            try:
+                return debug.build(self.kernel('6.1'), self.folder / series)
+            except (debug.kvm.Refused, debug.kvm.Failed) as error:
+                raise Missing(str(error)) from error
         root = self.folder / series
         run(TOP / 'scripts/kvm-module', 'get', '--series', series, root)
         return root
@@ -153,6 +160,8 @@ class Bed:
             self.python(top)
             self.copy(top, Path(qemu).resolve(), '/bin/qemu')
             run('strip', '--strip-debug', top / 'bin/qemu')
+            for name in ('setpriv', 'env'):
+                self.copy(top, Path(shutil.which(name)), f'/usr/bin/{name}')
             for name in FIRMWARE:
                 path = Path('/usr/share') / name
                 if not path.is_file():
@@ -185,6 +194,9 @@ class Bed:
             root = self.kernel(kernel)
             folder = top / 'modules' / kernel
             self.stock_modules(root, KVM, folder / 'stock')
+            if kernel == 'debug':
+                (folder / 'stock').rename(folder / 'ours')
+                continue
             shutil.copytree(folder / 'stock', folder / 'ours')
             for path in self.modules(kernel).glob('*.ko'):
                 shutil.copy(path, folder / 'ours')
@@ -269,10 +281,10 @@ class Bed:
                 open(log, 'w', encoding='utf-8') as serial:
             command = self.command(root, image,
                                    self.initramfs(root, plan, Path(work)))
-            process = subprocess.Popen(      # pylint: disable=R1732,W1509
-                [str(c) for c in command], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors='replace', preexec_fn=with_parent)
+            process = subprocess.Popen(      # pylint: disable=R1732
+                [*WITH_PARENT, *map(str, command)], text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, errors='replace')
             timer = threading.Timer(timeout, process.kill)
             timer.start()
             try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nested suite: our KVM modules and our QEMU on a mainline KVM.
 
-usage: run.py [--series 6.1|6.12]... [--only PART]...
+usage: run.py [--series 6.1|6.12|debug]... [--only PART]...
 
 Boots Debian's kernels under TCG (no /dev/kvm needed), first with our modules,
 then with Debian's, and prints a line a test.  TIDEMARK_ALL=1 adds the long
@@ -19,7 +19,7 @@ from rig import setup                       # noqa: E402
 from rig.vm import exit_on_sigterm          # noqa: E402
 
 ALL = bool(os.environ.get('TIDEMARK_ALL'))
-SERIES = ('6.1', '6.12')
+SERIES = ('6.1', '6.12', 'debug')
 
 
 def ktests(*names):
@@ -34,6 +34,11 @@ def moves(*names):
 
 def plan(series, only):
     """What to boot, load and do."""
+    if series == 'debug':
+        return select(series, [{
+            'module': 'ours', 'prefix': 'debug/ours/',
+            'tests': ktests('cap', 'parallel', 'race', 'remove', 'flush',
+                            'nx', 'log') + moves('precopy', 'cancel')}], only)
     main = series == '6.1'
     ours = ktests('cap', 'parallel', 'race', 'remove', 'flush', 'nx',
                   'nx-logged', '-x 8')
@@ -62,13 +67,18 @@ def plan(series, only):
                          'params': ['tdp_mmu=N'], 'tests': shadow})
         steps.append({'module': 'stock', 'prefix': f'{series}/stock-shadow/',
                       'params': ['tdp_mmu=N'], 'tests': ktests('nx-logged')})
-    if only:
-        for step in steps:
-            step['tests'] = [t for t in step['tests']
-                             if any(o in ' '.join([step['prefix'], *map(
-                                 str, t)]) for o in only)]
-        steps = [s for s in steps if s['tests']]
-    return {'name': series, 'series': series, 'steps': steps}
+    return select(series, steps, only)
+
+
+def select(series, steps, only):
+    """The plan, with the tests asked for."""
+    for step in steps:
+        step['tests'] = [
+            test for test in step['tests'] if not only or any(
+                part in ' '.join([step['prefix'], *map(str, test)])
+                for part in only)]
+    return {'name': series, 'series': series,
+            'steps': [s for s in steps if s['tests']]}
 
 
 def report(series, lines, log):
@@ -111,7 +121,7 @@ def main():
     args = parser.parse_args()
     logs = Path(os.environ.get('TIDEMARK_LOGS',
                                setup.build_folder() / 'logs')).absolute()
-    series = args.series or SERIES
+    series = args.series or (SERIES if ALL else SERIES[:2])
     try:
         bed = Bed(setup.build_folder(), logs)
         print(f'  getting kernels and building modules: {", ".join(series)}',

@@ -34,9 +34,10 @@ class Tracing:
         self.put('tracing_on', '0')
         self.clear()
 
-    def clear(self):
+    @staticmethod
+    def clear():
         """Forget what was seen."""
-        self.put('trace', '')
+        Tracing.put('trace', '')
 
     @staticmethod
     def lines():
