@@ -64,6 +64,8 @@ def build(packages, folder):
     if mark.is_file() and mark.read_text() == key:
         return folder
     missing = [p for t, p in TOOLS.items() if not shutil.which(t)]
+    if not Path('/usr/include/gelf.h').is_file():
+        missing.append('libelf-dev')
     if missing:
         raise kvm.Refused('packages missing: ' + ' '.join(missing))
     shutil.rmtree(folder, ignore_errors=True)

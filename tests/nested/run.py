@@ -8,11 +8,15 @@ then with Debian's, and prints a line a test.  TIDEMARK_ALL=1 adds the long
 parts.  Serial output: nested-SERIES.log in TIDEMARK_LOGS.
 """
 import argparse
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / 'tests'))
 # pylint: disable=wrong-import-position
 from nested.bed import Bed, Missing         # noqa: E402
 from rig import setup                       # noqa: E402
@@ -109,6 +113,43 @@ def report(series, lines, log):
     return good
 
 
+def verdict(name, good, text, log):
+    """One line of the suite for a check made out here; True if good."""
+    print(f'  {text}')
+    print(f'ok nested/{name}' if good else
+          f'not ok nested/{name}: {text} (log {log})', flush=True)
+    return good
+
+
+def built(bed, series):
+    """The modules are there, with the symbol versions of the kernel's own."""
+    made = json.loads((bed.modules(series) / 'build.json').read_text())
+    left = ', '.join(made['left-out']) or 'none'
+    return verdict(f'{series}/modules', made['symbols'] > 300,
+                   f'{made["package"]}: {made["symbols"]} symbol versions as '
+                   f'in the distribution; rules left out: {left}',
+                   bed.logs / 'nested.log')
+
+
+def refused(bed, logs):
+    """Source of another version than the headers is refused."""
+    this, other = bed.kernel('6.1'), bed.kernel('6.12')
+    out, log = bed.folder / 'refused', logs / 'nested-refused.log'
+    done = subprocess.run(
+        [TOP / 'scripts/kvm-module', 'build', '-o', out,
+         '--headers', next(this.glob('usr/src/linux-headers-*-amd64')),
+         '--source', next(other.glob('usr/src/linux-source-*.tar.xz'))],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        check=False)
+    log.write_text(done.stdout)
+    left = out.is_dir() and list(out.iterdir())
+    shutil.rmtree(out, ignore_errors=True)
+    return verdict('refuses-other-source', done.returncode == 2 and
+                   'does not match the headers' in done.stdout and not left,
+                   f'exit {done.returncode}, left behind: {left or "nothing"}',
+                   log)
+
+
 def main():
     """Boot each kernel; exit code 0 if all is well."""
     exit_on_sigterm()
@@ -130,7 +171,9 @@ def main():
     except (Missing, setup.Missing) as why:
         print(f'not ok nested/setup: {why}')
         return 1
-    good = True
+    good = all([built(bed, one) for one in series if one != 'debug'])
+    if {'6.1', '6.12'} <= set(series) and not args.only:
+        good &= refused(bed, logs)
     for one in series:
         good &= report(one, bed.boot(one, disk, plan(one, args.only)),
                        logs / f'nested-{one}.log')
