@@ -6,6 +6,7 @@ than CPUs and the smallest clears.
 """
 import itertools
 import os
+import signal
 import sys
 import unittest
 from pathlib import Path
@@ -19,6 +20,7 @@ HARD = os.environ.get('TIDEMARK_HARD') == '1'
 HARDEST = {'dirty-sync-threads': 7, 'dirty-clear-pages': 64}
 WORDS = 'kb=40960 cold=8'
 MEMORY = '128M'
+LONGEST = 200       # seconds; a test that hangs must not hang the suite
 KVM, TCG = 'kvm', 'tcg'
 
 
@@ -45,6 +47,11 @@ def one(function, values):
     return test
 
 
+def too_long(_number, _frame):
+    """The alarm of a test went off."""
+    raise TimeoutError(f'the test took over {LONGEST} s')
+
+
 class Case(unittest.TestCase):
     """Base of the tests; a pair of VMs and how to judge them."""
 
@@ -59,6 +66,9 @@ class Case(unittest.TestCase):
                 setattr(cls, full, one(function, dict(zip(lists, values))))
 
     def setUp(self):
+        signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(LONGEST)
+        self.addCleanup(signal.alarm, 0)
         try:
             self.qemu = setup.qemu('tidemark')
             elf = setup.guest_elf()

@@ -12,11 +12,12 @@ class Faults(Case):
         super().setUp()
         self.need_kvm()
 
-    @each(error=['EFAULT', 'ENOENT', 'EINTR', 'ENOMEM'],
-          when=['once', 'always'])
-    def test_get_fails(self, error, when):
+    @each(case=['EFAULT once', 'ENOENT once', 'EINTR once', 'ENOMEM once',
+                'EFAULT always', 'EINTR always'])
+    def test_get_fails(self, case):
         """A failed fetch counts as all dirty, never as clean."""
         self.need('query-dirty-sync')
+        error, when = case.split()
         times = 'nth=2,times=1' if when == 'once' else 'nth=2'
         here, there = self.pair(source=self.faulty(
             'source', f'get:fail={error},{times}'))
@@ -30,11 +31,12 @@ class Faults(Case):
             self.assertGreater(failed, 0)
         self.good_after(here, there)
 
-    @each(error=['EINTR', 'ENOENT', 'EINVAL', 'EFAULT'],
-          when=['once', 'always'])
-    def test_clear_fails(self, error, when):
+    @each(case=['EINTR once', 'ENOENT once', 'EINVAL once', 'EFAULT once',
+                'ENOENT always', 'EFAULT always'])
+    def test_clear_fails(self, case):
         """A failed clear neither ends the VM nor loses a page."""
         self.need('query-dirty-sync')
+        error, when = case.split()
         times = 'times=1' if when == 'once' else 'nth=1'
         here, there = self.pair(source=self.faulty(
             'source', f'clear:fail={error},{times}'))

@@ -37,11 +37,20 @@ def kvm_opens():
     return os.access('/dev/kvm', os.R_OK | os.W_OK)
 
 
+def scratch():
+    """Memory for files where there is enough, or the default place."""
+    try:
+        free = shutil.disk_usage('/dev/shm').free
+    except OSError:
+        return None
+    return '/dev/shm' if free > 4 << 30 else None
+
+
 class Rig:
     """A scratch folder, and every QEMU started in it; a context manager."""
 
     def __init__(self, logs=None, guest_elf=None):
-        self.path = tempfile.mkdtemp(prefix='tidemark-')
+        self.path = tempfile.mkdtemp(prefix='tidemark-', dir=scratch())
         self.logs = logs
         self.guest_elf = guest_elf
         self.vms = []
@@ -206,7 +215,7 @@ class Vm:
 
     def wait_more(self, passes=1, timeout=120):
         """Wait until every CPU got on by so many passes."""
-        before = self.guest().passes
+        before = self.guest().passes or [0] * guest.CPUS
 
         def there():
             report = self.guest()
