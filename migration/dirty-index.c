@@ -54,6 +54,9 @@
 #include "qemu/units.h"
 #include "migration/dirty-index.h"
 
+/* Cache misses that a CPU can have under way at the same time. */
+#define DIRTY_INDEX_AHEAD   12
+
 static uint64_t dirty_index_chunks(const DirtyIndex *index)
 {
     return DIV_ROUND_UP(index->pages, DIRTY_CHUNK_PAGES);
@@ -102,48 +105,60 @@ void dirty_index_free(DirtyIndex *index)
     }
 }
 
+/* Merge whole lines into a chunk, from line @line of it on. */
+static uint32_t dirty_index_merge_lines(DirtyIndex *index, uint64_t chunk,
+                                        unsigned int line,
+                                        const unsigned long *src,
+                                        unsigned int lines)
+{
+    uint64_t touched = 0;
+    uint32_t fresh;
+
+    fresh = dirty_merge_lines(index->bmap + chunk * DIRTY_CHUNK_WORDS +
+                              line * DIRTY_LINE_WORDS, src, lines, &touched);
+    index->count[chunk] += fresh;
+    index->lines[chunk] |= touched << line;
+    return fresh;
+}
+
 /*
  * Merge @nbits of the source that fall into one chunk, from page @off of
- * it on.  Whole, aligned lines go to the kernel as they are; anything else
- * is first cut out and shifted into a line-aligned copy in the L1 cache.
+ * it on, when source and target do not line up: by way of a line-aligned
+ * copy, cut out and shifted, in the L1 cache.  (QEMU is built so that
+ * variables are zeroed; for this one that takes as long as the merge.)
  */
+static uint32_t dirty_index_merge_copy(DirtyIndex *index, uint64_t chunk,
+                                       unsigned long off,
+                                       const unsigned long *src,
+                                       uint64_t src_bit, unsigned long nbits)
+{
+    unsigned int lead = off / BITS_PER_LONG % DIRTY_LINE_WORDS;
+    unsigned int words = lead + BITS_TO_LONGS(off % BITS_PER_LONG + nbits);
+    unsigned int lines = DIV_ROUND_UP(words, DIRTY_LINE_WORDS);
+    unsigned long copy[DIRTY_CHUNK_WORDS] __attribute__((uninitialized));
+
+    if (!dirty_merge_extract(copy + lead, off % BITS_PER_LONG, src, src_bit,
+                             nbits)) {
+        return 0;
+    }
+    memset(copy, 0, lead * sizeof(*copy));
+    memset(copy + words, 0,
+           (lines * DIRTY_LINE_WORDS - words) * sizeof(*copy));
+    return dirty_index_merge_lines(index, chunk, off / DIRTY_LINE_PAGES, copy,
+                                   lines);
+}
+
 static uint32_t dirty_index_merge_chunk(DirtyIndex *index, uint64_t chunk,
                                         unsigned long off,
                                         const unsigned long *src,
                                         uint64_t src_bit, unsigned long nbits)
 {
-    unsigned int line = off / DIRTY_LINE_PAGES;
-    unsigned int bit = off % DIRTY_LINE_PAGES;
-    unsigned int lead = bit / BITS_PER_LONG;
-    unsigned long *dst = index->bmap + chunk * DIRTY_CHUNK_WORDS +
-                         line * DIRTY_LINE_WORDS;
-    unsigned long copy[DIRTY_CHUNK_WORDS];
-    uint64_t touched = 0;
-    unsigned int lines;
-    uint32_t fresh;
-
-    if (!bit && src_bit % BITS_PER_LONG == 0 &&
-        nbits % DIRTY_LINE_PAGES == 0) {
-        src += src_bit / BITS_PER_LONG;
-        lines = nbits / DIRTY_LINE_PAGES;
-    } else {
-        unsigned int words = lead + BITS_TO_LONGS(bit % BITS_PER_LONG + nbits);
-
-        if (!dirty_merge_extract(copy + lead, bit % BITS_PER_LONG,
-                                 src, src_bit, nbits)) {
-            return 0;
-        }
-        lines = DIV_ROUND_UP(words, DIRTY_LINE_WORDS);
-        memset(copy, 0, lead * sizeof(*copy));
-        memset(copy + words, 0,
-               (lines * DIRTY_LINE_WORDS - words) * sizeof(*copy));
-        src = copy;
+    if ((off | nbits) % DIRTY_LINE_PAGES || src_bit % BITS_PER_LONG) {
+        return dirty_index_merge_copy(index, chunk, off, src, src_bit, nbits);
     }
-
-    fresh = dirty_merge_lines(dst, src, lines, &touched);
-    index->count[chunk] += fresh;
-    index->lines[chunk] |= touched << line;
-    return fresh;
+    return dirty_index_merge_lines(index, chunk, off / DIRTY_LINE_PAGES,
+                                   src + src_bit / BITS_PER_LONG,
+                                   nbits / DIRTY_LINE_PAGES);
 }
 
 uint64_t dirty_index_merge(DirtyIndex *index, uint64_t first,
@@ -262,64 +277,101 @@ uint64_t dirty_index_count_range(const DirtyIndex *index, uint64_t first,
     return total;
 }
 
-/*
- * Lowest dirty page of a line at or after @from.  Returns false when there
- * is none; then, if the line is clean altogether, its stale bit goes.
- */
-static bool dirty_index_scan_line(DirtyIndex *index, uint64_t line,
-                                  uint64_t from, uint64_t *page)
+/* The lowest line at or after @line that may be dirty, or @lines. */
+static inline uint64_t dirty_index_next_line(const DirtyIndex *index,
+                                             uint64_t line, uint64_t lines)
 {
-    const unsigned long *word = index->bmap + line * DIRTY_LINE_WORDS;
-    uint64_t base = line * DIRTY_LINE_PAGES;
-    unsigned long any = 0;
-    unsigned int i;
+    uint64_t w = BIT_WORD(line);
+    unsigned long bits;
+
+    if (line >= lines) {
+        return lines;
+    }
+    bits = index->lines[w] & BITMAP_FIRST_WORD_MASK(line);
+    while (!bits) {
+        if (++w * BITS_PER_LONG >= lines) {
+            return lines;
+        }
+        bits = index->lines[w];
+    }
+    return MIN(w * BITS_PER_LONG + ctzl(bits), lines);
+}
+
+/*
+ * The bitmap is not in the cache when pages are few and far between, and
+ * the CPU cannot guess which lines come next.  So keep DIRTY_INDEX_AHEAD
+ * lines under way: on arrival at @line, ask for one more.
+ */
+static inline void dirty_index_prefetch(DirtyIndex *index, uint64_t line,
+                                        uint64_t lines)
+{
+    uint64_t ahead = index->ahead;
+    unsigned int n = 1;
+
+    if (unlikely(ahead <= line || line < index->at)) {
+        /* Another search than the one before. */
+        ahead = line + 1;
+        n = DIRTY_INDEX_AHEAD;
+    }
+    for (; n && ahead < lines; n--) {
+        ahead = dirty_index_next_line(index, ahead, lines);
+        if (ahead < lines) {
+            __builtin_prefetch(index->bmap + ahead * DIRTY_LINE_WORDS);
+            ahead++;
+        }
+    }
+    index->at = line;
+    index->ahead = ahead;
+}
+
+/*
+ * Which words of a line have bits: bit i for word i.  No branches, because
+ * where pages lie at random a CPU cannot foresee the first one.
+ */
+static inline unsigned int dirty_index_words(const unsigned long *line)
+{
+    unsigned int words = 0, i;
 
     for (i = 0; i < DIRTY_LINE_WORDS; i++) {
-        unsigned long value = word[i];
-        uint64_t start = base + i * BITS_PER_LONG;
+        words |= (line[i] != 0) << i;
+    }
+    return words;
+}
 
-        any |= value;
-        if (from >= start + BITS_PER_LONG) {
-            continue;
-        }
-        if (from > start) {
-            value &= BITMAP_FIRST_WORD_MASK(from - start);
-        }
-        if (value) {
-            *page = start + ctzl(value);
-            return true;
-        }
-    }
-    if (!any) {
-        clear_bit(line, index->lines);
-    }
-    return false;
+/* The lowest dirty page of a line; @words as dirty_index_words(), not 0. */
+static inline uint64_t dirty_index_first(const DirtyIndex *index,
+                                         uint64_t line, unsigned int words)
+{
+    uint64_t w = line * DIRTY_LINE_WORDS + ctz32(words);
+
+    return w * BITS_PER_LONG + ctzl(index->bmap[w]);
 }
 
 uint64_t dirty_index_next_far(DirtyIndex *index, uint64_t from, uint64_t end)
 {
-    uint64_t lines, line, ahead, page;
+    uint64_t line = from / DIRTY_LINE_PAGES, lines;
+    unsigned int done = BIT_WORD(from) % DIRTY_LINE_WORDS + 1, words;
 
     if (from >= end || !index->total) {
         return end;
     }
     lines = DIV_ROUND_UP(end, DIRTY_LINE_PAGES);
-    line = find_next_bit(index->lines, lines, from / DIRTY_LINE_PAGES);
-    while (line < lines) {
-        /*
-         * The bitmap is not in the cache when pages are few and far
-         * between: ask for the next line while this one is looked at.
-         */
-        ahead = find_next_bit(index->lines, lines, line + 1);
-        if (ahead < lines) {
-            __builtin_prefetch(index->bmap + ahead * DIRTY_LINE_WORDS);
+    for (;;) {
+        words = dirty_index_words(index->bmap + line * DIRTY_LINE_WORDS);
+        if (words >> done) {
+            return MIN(dirty_index_first(index, line, words >> done << done),
+                       end);
         }
-        if (dirty_index_scan_line(index, line, from, &page)) {
-            return MIN(page, end);
+        if (!words) {
+            clear_bit(line, index->lines);
         }
-        line = ahead;
+        done = 0;
+        line = dirty_index_next_line(index, line + 1, lines);
+        if (line == lines) {
+            return end;
+        }
+        dirty_index_prefetch(index, line, lines);
     }
-    return end;
 }
 
 uint64_t dirty_index_next_run(DirtyIndex *index, uint64_t from, uint64_t end,

@@ -22,6 +22,8 @@
  * @count: dirty pages of each chunk, exact
  * @pages: length in pages
  * @total: dirty pages in all, exact whenever no merge is under way
+ * @at: the line where the latest search is
+ * @ahead: the line up to which it has asked for the bitmap
  *
  * Example: page 70000 is bit 48 of word 1093 of @bmap, in line 136 and
  * chunk 2, hence bit 8 of word 2 of @lines.
@@ -32,6 +34,8 @@ typedef struct DirtyIndex {
     uint32_t *count;
     uint64_t pages;
     uint64_t total;
+    uint64_t at;
+    uint64_t ahead;
 } DirtyIndex;
 
 /**
@@ -129,7 +133,7 @@ uint64_t dirty_index_count_range(const DirtyIndex *index, uint64_t first,
 /**
  * dirty_index_next_far - dirty_index_next() for when the word has no more
  * @index: the index
- * @from: page to start at
+ * @from: page to start at; no page at or after it in its word is dirty
  * @end: page to stop before
  */
 uint64_t dirty_index_next_far(DirtyIndex *index, uint64_t from, uint64_t end);

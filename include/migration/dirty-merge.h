@@ -31,7 +31,7 @@
  * @touched: bit i is set when line i got at least one new bit; bits that
  *           the caller set before are kept
  *
- * ORs @src into @dst with plain loads and stores.  Words of @dst in which
+ * ORs @src into @dst with plain loads and stores.  Lines of @dst in which
  * nothing is new are not stored to, lines that are clean in @src do not
  * even load @dst.  The caller is the only writer of these lines.
  *

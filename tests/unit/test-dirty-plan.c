@@ -354,6 +354,13 @@ static void test_plain(void)
     for (i = 0; i < 64; i++) {
         g_assert_cmpuint(plan.units[i].slots, ==, 2);
     }
+
+    /* The same pages of another block have nothing to do with them. */
+    slots = g_new0(DirtyPlanSlot, 2);
+    slots[0] = slots[1] = plan.slots[0];
+    slots[1].block = slots;
+    dirty_plan_make(&plan, slots, 2);
+    g_assert_cmpuint(plan.nunits, ==, 2);
     dirty_plan_make(&plan, NULL, 0);
     g_assert_cmpuint(plan.nunits, ==, 0);
     g_assert_cmpuint(plan.pages, ==, 0);

@@ -112,7 +112,7 @@ static void test_once(void)
 
     for (i = 0; i < ARRAY_SIZE(n); i++) {
         for (j = 0; j < ARRAY_SIZE(threads); j++) {
-            for (k = 0; k < 20; k++) {
+            for (k = 0; k < 10; k++) {
                 job.n = n[i];
                 job.threads = threads[j];
                 job_run(&job);
@@ -129,7 +129,7 @@ static void test_late(void)
     unsigned int i;
     cpu_set_t before, one;
 
-    for (i = 0; i < 5000; i++) {
+    for (i = 0; i < 500; i++) {
         job_run(&job);
     }
     /* On one CPU a worker only gets there when the caller sleeps. */
@@ -141,7 +141,7 @@ static void test_late(void)
     CPU_SET(i, &one);
     dirty_workers_stop();
     g_assert_cmpint(sched_setaffinity(0, sizeof(one), &one), ==, 0);
-    for (i = 0; i < 5000; i++) {
+    for (i = 0; i < 500; i++) {
         job_run(&job);
     }
     dirty_workers_stop();
