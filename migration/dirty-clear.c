@@ -21,9 +21,8 @@
  * sync ("KVM may have reported these"), cleared by a clear.  Both under the
  * bitmap_mutex.
  *
- * Why the bound holds: between two syncs a page that KVM has reported and
- * that is not cleared yet is dirty in the bitmap, since the sync put it
- * there and nothing takes it out before the clear of its word.
+ * Why the bound holds: only pages that are dirty in the bitmap are offered
+ * to KVM for re-protection.
  *
  * Why no write is lost: the clear of a word comes before the first page of
  * it is read.  Where no clear is issued at all (the last stage, postcopy)
@@ -110,6 +109,11 @@ static void dirty_clear_words(RAMBlock *rb, uint64_t word, uint64_t end,
     int64_t begin = get_clock();
 
     bitmap_clear(rb->clear_bmap, word, end - word);
+    if (kvm_dirty_log_usable()) {
+        kvm_dirty_log_offer(rb->offset + start, rb->bmap,
+                            word * BITS_PER_LONG,
+                            (stop - start) >> TARGET_PAGE_BITS);
+    }
     memory_region_clear_dirty_bitmap(rb->mr, start, stop - start);
     if (kvm_dirty_log_clears()) {
         dirty_stats_clear(npages, get_clock() - begin, paused);

@@ -231,7 +231,7 @@ void hmp_info_dirty_sync(Monitor *mon, const QDict *qdict)
     g_autoptr(DirtySyncInfo) info = qmp_query_dirty_sync(NULL);
     DirtySyncBlockList *block;
 
-    monitor_printf(mon, "syncs:          %" PRIu64 ", %u threads, %u memslots "
+    monitor_printf(mon, "dirty syncs:    %" PRIu64 ", %u threads, %u memslots "
                    "in %u units\n", info->syncs, info->threads,
                    info->memslots, info->units);
     monitor_printf(mon, "new pages:      %" PRIu64 "\n", info->new_pages);

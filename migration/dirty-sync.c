@@ -5,7 +5,7 @@
  *     dirty_sync_begin     vhost, VFIO, ... -> dirty_memory    only if any
  *     dirty_sync_collect                                       no
  *       A  units, by several threads:
- *            KVM_GET_DIRTY_LOG -> the memslot's buffer
+ *            KVM_GET_DIRTY_LOG -> the thread's buffer
  *            buffer -> RAMBlock.bmap and index, whole chunks only
  *       B  the parts of memslots that share a chunk with others
  *       C  dirty_memory -> RAMBlock.bmap and index (dirty-drain.c)
@@ -32,9 +32,13 @@
  * bitmap_mutex to a worker when it claims a unit, and comes back when the
  * unit is done; both are full barriers (dirty-workers.c).  Parts B and C
  * run on the holder alone.  The slots lock is held over A and B, and keeps
- * buffers and memslots from changing; a fetched bit is merged before it is
- * let go, so nobody can clear a bit in KVM that is not in the bitmap or in
- * dirty_memory.  The RCU read section keeps the RAM blocks.
+ * the memslots from changing.  The RCU read section keeps the RAM blocks.
+ *
+ * What may be cleared in KVM.  A fetch leaves no trace in the memslot's own
+ * buffer (KVMSlot.dirty_bmap).  Before a clear, dirty-clear.c puts there
+ * which pages of the range are dirty in RAMBlock.bmap, and only those are
+ * cleared: each is sent after the clear, so no write is lost, whatever KVM
+ * had reported or not.
  *
  * Lock order: big lock, bitmap_mutex, slots lock.  The big lock is never
  * waited for while one of the others is held, nor in an RCU read section
@@ -58,6 +62,7 @@
 #include "qemu/osdep.h"
 #include "qemu/atomic.h"
 #include "qemu/main-loop.h"
+#include "qemu/memalign.h"
 #include "qemu/rcu.h"
 #include "qemu/timer.h"
 #include "exec/memory.h"
@@ -94,9 +99,20 @@
 typedef struct DirtySyncSlot {
     KVMDirtySlot log;
     RAMBlock *rb;           /* NULL: not a block that migrates */
-    bool bypass;            /* goes the way of upstream, this time */
+    unsigned long *head;    /* what was fetched of the edges, for part B */
+    unsigned long *tail;
+    bool skip;              /* nothing to merge in part B, this time */
     uint64_t fresh;         /* pages that became dirty, this time */
 } DirtySyncSlot;
+
+/* A thread's buffer for one memslot's log; ends with the thread. */
+typedef struct DirtySyncScratch {
+    size_t size;
+    void *buffer;
+} DirtySyncScratch;
+
+static void dirty_sync_scratch_free(void *opaque);
+static GPrivate sync_scratch = G_PRIVATE_INIT(dirty_sync_scratch_free);
 
 /* Covered by the bitmap_mutex, as is everything without another comment. */
 static DirtyPlan plan;
@@ -194,6 +210,18 @@ static RAMBlock *dirty_sync_find_block(ram_addr_t addr)
     return NULL;
 }
 
+static void dirty_sync_free_slots(void)
+{
+    unsigned int i;
+
+    for (i = 0; i < plan.nslots; i++) {
+        g_free(sync_slots[i].head);
+        g_free(sync_slots[i].tail);
+    }
+    g_free(sync_slots);
+    sync_slots = NULL;
+}
+
 /* Called with the slots lock held. */
 static void dirty_sync_make_plan(void)
 {
@@ -219,12 +247,19 @@ static void dirty_sync_make_plan(void)
             slots[i].first = (logs[i].start - rb->offset) >> TARGET_PAGE_BITS;
         }
     }
+    dirty_sync_free_slots();
     dirty_plan_make(&plan, slots, n);
-    g_free(sync_slots);
     sync_slots = g_new0(DirtySyncSlot, n);
     for (i = 0; i < n; i++) {
-        sync_slots[i].log = logs[plan.slots[i].log];
-        sync_slots[i].rb = (RAMBlock *)plan.slots[i].block;
+        const DirtyPlanSlot *place = &plan.slots[i];
+        uint64_t word = BIT_WORD(place->inner_end - place->first);
+
+        sync_slots[i].log = logs[place->log];
+        sync_slots[i].rb = (RAMBlock *)place->block;
+        sync_slots[i].head =
+            g_new(unsigned long, BITS_TO_LONGS(place->inner - place->first));
+        sync_slots[i].tail =
+            g_new(unsigned long, BITS_TO_LONGS(place->pages) - word);
     }
     plan_generation = generation;
     plan_ram_version = version;
@@ -232,62 +267,110 @@ static void dirty_sync_make_plan(void)
     trace_dirty_sync_plan(plan.nslots, plan.nunits, plan.pages);
 }
 
-/* Merge pages [@from, @to) of the block of slot @i out of its buffer. */
-static void dirty_sync_merge(unsigned int i, uint64_t from, uint64_t to)
+static void dirty_sync_scratch_free(void *opaque)
+{
+    DirtySyncScratch *scratch = opaque;
+
+    qemu_vfree(scratch->buffer);
+    g_free(scratch);
+}
+
+/*
+ * This thread's buffer, large enough for @pages.  It is the same for one
+ * memslot after the other, so the kernel copies into this CPU's cache and
+ * the merge reads from there: a third less time than with a buffer a slot.
+ */
+static unsigned long *dirty_sync_scratch(uint64_t pages)
+{
+    DirtySyncScratch *scratch = g_private_get(&sync_scratch);
+    size_t size = ROUND_UP(BITS_TO_LONGS(pages) * sizeof(long), 4096);
+
+    if (!scratch) {
+        scratch = g_new0(DirtySyncScratch, 1);
+        g_private_set(&sync_scratch, scratch);
+    }
+    if (scratch->size < size) {
+        qemu_vfree(scratch->buffer);
+        scratch->buffer = qemu_memalign(4096, size);
+        scratch->size = size;
+    }
+    return scratch->buffer;
+}
+
+/* Keep the fetched edges of slot @i until part B. */
+static void dirty_sync_keep_edges(unsigned int i, const unsigned long *bitmap)
+{
+    DirtyPlanSlot *place = &plan.slots[i];
+    uint64_t word = BIT_WORD(place->inner_end - place->first);
+
+    memcpy(sync_slots[i].head, bitmap,
+           BITS_TO_LONGS(place->inner - place->first) * sizeof(long));
+    memcpy(sync_slots[i].tail, bitmap + word,
+           (BITS_TO_LONGS(place->pages) - word) * sizeof(long));
+}
+
+/* Merge pages [@from, @to) of the block of slot @i; @from is @bit there. */
+static void dirty_sync_merge(unsigned int i, uint64_t from, uint64_t to,
+                             const unsigned long *bitmap, uint64_t bit)
 {
     DirtySyncSlot *slot = &sync_slots[i];
 
     if (from < to) {
-        slot->fresh += dirty_index_merge(slot->rb->dirty_index, from,
-                                         slot->log.bitmap,
-                                         from - plan.slots[i].first,
-                                         to - from);
+        slot->fresh += dirty_index_merge(slot->rb->dirty_index, from, bitmap,
+                                         bit, to - from);
     }
 }
 
 /*
- * Part A of one slot.  The VGA mask is read after the fetch: whoever turns
- * VGA logging on after that sees later writes in later fetches.
+ * Part A of one slot, after the fetch.  The VGA mask is read here, not
+ * before: whoever turns VGA logging on after that sees later writes in
+ * later fetches.
  */
-static uint64_t dirty_sync_slot(unsigned int i)
+static void dirty_sync_take(unsigned int i, unsigned long *bitmap)
 {
     DirtySyncSlot *slot = &sync_slots[i];
-    int64_t t0 = get_clock(), t1;
+    DirtyPlanSlot *place = &plan.slots[i];
 
-    kvm_dirty_log_fetch(kvm_state, slot->log.slot);
-    t1 = get_clock();
-    qatomic_add(&sync_fetch_ns, t1 - t0);
-
-    slot->fresh = 0;
-    slot->bypass = !slot->rb ||
-                   (memory_region_get_dirty_log_mask(slot->rb->mr) &
-                    (1 << DIRTY_MEMORY_VGA));
-    if (slot->bypass) {
-        cpu_physical_memory_set_dirty_lebitmap(slot->log.bitmap,
-                                               slot->log.start,
+    slot->skip = !slot->rb ||
+                 (memory_region_get_dirty_log_mask(slot->rb->mr) &
+                  (1 << DIRTY_MEMORY_VGA));
+    if (slot->skip) {
+        cpu_physical_memory_set_dirty_lebitmap(bitmap, slot->log.start,
                                                slot->log.pages);
-        return get_clock() - t1;
+        return;
     }
     if (global_dirty_tracking & GLOBAL_DIRTY_DIRTY_RATE) {
         qatomic_add(&sync_logged,
-                    dirty_merge_count(slot->log.bitmap,
-                                      BITS_TO_LONGS(slot->log.pages)));
+                    dirty_merge_count(bitmap, BITS_TO_LONGS(place->pages)));
     }
-    dirty_sync_merge(i, plan.slots[i].inner, plan.slots[i].inner_end);
-    return get_clock() - t1;
+    dirty_sync_keep_edges(i, bitmap);
+    dirty_sync_merge(i, place->inner, place->inner_end, bitmap,
+                     place->inner - place->first);
 }
 
 static void dirty_sync_unit(void *opaque, unsigned int number)
 {
     DirtyPlanUnit *unit = &plan.units[number];
-    uint64_t merge_ns = 0;
+    uint64_t fetch_ns = 0, merge_ns = 0;
     unsigned int i;
 
-    for (i = 0; i < unit->slots; i++) {
-        merge_ns += dirty_sync_slot(unit->slot + i);
+    for (i = unit->slot; i < unit->slot + unit->slots; i++) {
+        unsigned long *bitmap = dirty_sync_scratch(sync_slots[i].log.pages);
+        int64_t t0 = get_clock(), t1;
+
+        sync_slots[i].fresh = 0;
+        sync_slots[i].skip = true;
+        if (kvm_dirty_log_fetch(kvm_state, sync_slots[i].log.slot, bitmap)) {
+            t1 = get_clock();
+            dirty_sync_take(i, bitmap);
+            merge_ns += get_clock() - t1;
+            fetch_ns += t1 - t0;
+        }
     }
+    qatomic_add(&sync_fetch_ns, fetch_ns);
     qatomic_add(&sync_merge_ns, merge_ns);
-    trace_dirty_sync_unit(number, unit->slots, unit->pages, merge_ns);
+    trace_dirty_sync_unit(number, unit->slots, unit->pages, fetch_ns,
+                          merge_ns);
 }
 
 /* Part B: edges, and the totals. */
@@ -300,11 +383,13 @@ static uint64_t dirty_sync_edges(void)
         DirtySyncSlot *slot = &sync_slots[i];
         DirtyPlanSlot *place = &plan.slots[i];
 
-        if (slot->bypass) {
+        if (slot->skip) {
             continue;
         }
-        dirty_sync_merge(i, place->first, place->inner);
-        dirty_sync_merge(i, place->inner_end, place->first + place->pages);
+        dirty_sync_merge(i, place->first, place->inner, slot->head, 0);
+        dirty_sync_merge(i, place->inner_end, place->first + place->pages,
+                         slot->tail,
+                         (place->inner_end - place->first) % BITS_PER_LONG);
         dirty_index_account(slot->rb->dirty_index, slot->fresh);
         fresh += slot->fresh;
     }
@@ -465,4 +550,7 @@ bool dirty_sync_replaces(MemoryListener *listener)
 void dirty_sync_stop(void)
 {
     dirty_workers_stop();
+    dirty_sync_free_slots();
+    dirty_plan_free(&plan);
+    plan_valid = false;
 }

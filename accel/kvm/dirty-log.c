@@ -13,10 +13,12 @@
  *    memslot-size        v           v           v
  *    memslots         |--|-----------|-----------|---------|
  *
- * Which bits may be cleared: a slot's buffer holds the bits that KVM has
- * reported, less those cleared in KVM since.  Whoever fetches also merges
- * before it lets the slots lock go, so a bit in the buffer is always one
- * that QEMU has taken over, and kvm_log_clear() never clears another.
+ * Which bits may be cleared: those of the slot's own buffer, as in upstream.
+ * They get there in two ways.  Upstream's log_sync fetches into the buffer
+ * and passes each bit on before it lets the slots lock go.  The migration
+ * fetches elsewhere, and before a clear offers the pages of the range that
+ * are dirty in its bitmap (kvm_dirty_log_offer()); all of them are sent
+ * after the clear.  kvm_log_clear() takes the bits out as it clears them.
  *
  * The slots lock (kml_slots_lock of kvm-all.c) covers everything here.
  * During a fetch its holder lends the slots to workers, one slot to one
@@ -29,6 +31,7 @@
 
 #include "qemu/osdep.h"
 #include <linux/kvm.h>
+#include "qemu/bitmap.h"
 #include "qemu/error-report.h"
 #include "qemu/host-utils.h"
 #include "qemu/units.h"
@@ -37,6 +40,7 @@
 #include "exec/ram_addr.h"
 #include "exec/target_page.h"
 #include "hw/boards.h"
+#include "migration/dirty-merge.h"
 #include "system/kvm.h"
 #include "system/kvm_int.h"
 #include "system/kvm-dirty-log.h"
@@ -61,9 +65,6 @@
 
 /* A signal can cut the ioctl short before KVM has done anything. */
 #define DIRTY_LOG_TRIES         3
-
-/* Buffers this large come from mmap() and are populated at once. */
-#define DIRTY_LOG_POPULATE      (64 * KiB)
 
 static uint64_t memslot_size_wanted;
 static hwaddr memslot_size;
@@ -118,7 +119,6 @@ KVMDirtySlot *kvm_dirty_log_slots(unsigned int *n)
                 .slot = slot,
                 .start = slot->ram_start_offset,
                 .pages = slot->memory_size / psize,
-                .bitmap = slot->dirty_bmap,
             };
 
             if (slot->memory_size && slot->dirty_bmap &&
@@ -151,11 +151,11 @@ static void kvm_dirty_log_assume_dirty(KVMSlot *slot, int err)
                                         slot->memory_size, clients);
 }
 
-bool kvm_dirty_log_fetch(KVMState *s, KVMSlot *slot)
+bool kvm_dirty_log_fetch(KVMState *s, KVMSlot *slot, unsigned long *bitmap)
 {
     struct kvm_dirty_log log = {
         .slot = slot->slot | (slot->as_id << 16),
-        .dirty_bitmap = slot->dirty_bmap,
+        .dirty_bitmap = bitmap,
     };
     int ret, tries = 0;
 
@@ -174,30 +174,55 @@ uint64_t kvm_dirty_log_failures(void)
     return qatomic_read(&dirty_log_failures);
 }
 
-unsigned long *kvm_dirty_log_buffer_new(size_t size)
+/* Replace @nbits of @dst, from @dst_bit on, by those of @src. */
+static void kvm_dirty_log_copy(unsigned long *dst, uint64_t dst_bit,
+                               const unsigned long *src, uint64_t src_bit,
+                               uint64_t nbits)
 {
-    void *p;
+    unsigned long copy[DIRTY_CHUNK_WORDS + 1];
 
-    if (size >= DIRTY_LOG_POPULATE) {
-        p = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-        if (p == MAP_FAILED) {
-            error_report("cannot allocate %zu bytes for a dirty bitmap: %s",
-                         size, strerror(errno));
-            abort();
+    while (nbits) {
+        uint64_t n = MIN(nbits, DIRTY_CHUNK_PAGES - dst_bit % BITS_PER_LONG);
+        uint64_t word = BIT_WORD(dst_bit), i;
+
+        dirty_merge_extract(copy, dst_bit % BITS_PER_LONG, src, src_bit, n);
+        bitmap_clear(dst, dst_bit, n);
+        for (i = 0; i < BITS_TO_LONGS(dst_bit % BITS_PER_LONG + n); i++) {
+            dst[word + i] |= copy[i];
         }
-        return p;
+        dst_bit += n;
+        src_bit += n;
+        nbits -= n;
     }
-    return g_malloc0(size);
 }
 
-void kvm_dirty_log_buffer_free(unsigned long *buffer, size_t size)
+void kvm_dirty_log_offer(ram_addr_t start, const unsigned long *bmap,
+                         uint64_t bit, uint64_t npages)
 {
-    if (buffer && size >= DIRTY_LOG_POPULATE) {
-        munmap(buffer, size);
-    } else {
-        g_free(buffer);
+    ram_addr_t end = start + npages * qemu_real_host_page_size();
+    size_t psize = qemu_real_host_page_size();
+    unsigned int i;
+    int as;
+
+    kvm_dirty_log_lock();
+    for (as = 0; as < kvm_state->nr_as; as++) {
+        KVMMemoryListener *kml = kvm_state->as[as].ml;
+
+        for (i = 0; kml && i < kml->nr_slots_allocated; i++) {
+            KVMSlot *slot = &kml->slots[i];
+            ram_addr_t from = MAX(start, slot->ram_start_offset);
+            ram_addr_t to = MIN(end, slot->ram_start_offset +
+                                     slot->memory_size);
+
+            if (slot->memory_size && slot->dirty_bmap && from < to) {
+                kvm_dirty_log_copy(slot->dirty_bmap,
+                                   (from - slot->ram_start_offset) / psize,
+                                   bmap, bit + (from - start) / psize,
+                                   (to - from) / psize);
+            }
+        }
     }
+    kvm_dirty_log_unlock();
 }
 
 hwaddr kvm_memslot_size_auto(uint64_t ram)

@@ -39,9 +39,15 @@ KVMDirtySlot *kvm_dirty_log_slots(unsigned int *n)
     return NULL;
 }
 
-bool kvm_dirty_log_fetch(struct KVMState *s, struct KVMSlot *slot)
+bool kvm_dirty_log_fetch(struct KVMState *s, struct KVMSlot *slot,
+                         unsigned long *bitmap)
 {
     g_assert_not_reached();
+}
+
+void kvm_dirty_log_offer(ram_addr_t start, const unsigned long *bmap,
+                         uint64_t bit, uint64_t npages)
+{
 }
 
 uint64_t kvm_dirty_log_failures(void)

@@ -25,8 +25,6 @@ extern QemuMutex kml_slots_lock;
  * @slot: KVM's own record, for kvm_dirty_log_fetch()
  * @start: first byte in ram_addr_t space
  * @pages: length in pages
- * @bitmap: the slot's buffer, one bit a page; holds what KVM reported last,
- *          less what has been cleared in KVM since
  *
  * Valid until kvm_dirty_log_generation() changes.
  */
@@ -34,7 +32,6 @@ typedef struct KVMDirtySlot {
     struct KVMSlot *slot;
     ram_addr_t start;
     uint64_t pages;
-    unsigned long *bitmap;
 } KVMDirtySlot;
 
 /**
@@ -88,35 +85,42 @@ uint64_t kvm_dirty_log_generation(void);
 KVMDirtySlot *kvm_dirty_log_slots(unsigned int *n);
 
 /**
- * kvm_dirty_log_fetch - read a slot's dirty log into its buffer
+ * kvm_dirty_log_fetch - read a slot's dirty log
  * @s: the accelerator
  * @slot: the memslot
+ * @bitmap: where to, one bit a page, in whole words; the slot's own buffer
+ *          or another one
  *
  * Called with kvm_dirty_log_lock() held, by its holder or on its behalf by
  * a worker; several threads may fetch different slots at the same time.
  *
  * A failed fetch never means clean: the slot's whole range is marked in
- * ram_list.dirty_memory, its buffer is zeroed (so that nothing unreported
- * can be cleared in KVM), and the error is reported once.
+ * ram_list.dirty_memory, the slot's own buffer is zeroed (so that nothing
+ * unreported can be cleared in KVM), and the error is reported once.
  *
- * Returns whether KVM answered.
+ * Returns whether KVM answered; if not, @bitmap may hold anything.
  */
-bool kvm_dirty_log_fetch(struct KVMState *s, struct KVMSlot *slot);
+bool kvm_dirty_log_fetch(struct KVMState *s, struct KVMSlot *slot,
+                         unsigned long *bitmap);
+
+/**
+ * kvm_dirty_log_offer - say which pages the next clear may re-protect
+ * @start: first byte in ram_addr_t space, a multiple of the page size
+ * @bmap: a bitmap, one bit a page
+ * @bit: the bit of @bmap that stands for @start
+ * @npages: how many
+ *
+ * Replaces the bits of that range in the buffers of all memslots that
+ * overlap it.  What is offered must be dirty in a bitmap whose pages are
+ * read and sent after the clear.
+ */
+void kvm_dirty_log_offer(ram_addr_t start, const unsigned long *bmap,
+                         uint64_t bit, uint64_t npages);
 
 /**
  * kvm_dirty_log_failures - fetches that have failed since QEMU started
  */
 uint64_t kvm_dirty_log_failures(void);
-
-/**
- * kvm_dirty_log_buffer_new - zeroed memory for a slot's bitmap
- * @size: in bytes, a multiple of 8
- *
- * Large buffers are populated here, before logging starts, because the
- * first KVM_GET_DIRTY_LOG would take a page fault for every 4 KiB of them.
- */
-unsigned long *kvm_dirty_log_buffer_new(size_t size);
-void kvm_dirty_log_buffer_free(unsigned long *buffer, size_t size);
 
 /**
  * kvm_memslot_size_register - add the accelerator property memslot-size

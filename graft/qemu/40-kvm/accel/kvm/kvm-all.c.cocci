@@ -6,8 +6,6 @@
 // want: kvm_memslot_size_at( 5
 // want: kvm_dirty_log_changed( 1
 // want: kvm_dirty_log_fetch( 4
-// want: kvm_dirty_log_buffer_new( 1
-// want: kvm_dirty_log_buffer_free( 1
 // want: QemuMutex kml_slots_lock; 1
 // want: error_report_once( 1
 // want: dirty_stats_clear_failed( 1
@@ -70,19 +68,7 @@ expression slot, E;
 expression s, slot;
 @@
 -kvm_slot_get_dirty_log(s, slot)
-+kvm_dirty_log_fetch(s, slot)
-
-@buffer@
-expression mem, size;
-@@
--mem->dirty_bmap = g_malloc0(size);
-+mem->dirty_bmap = kvm_dirty_log_buffer_new(size);
-
-@unbuffer@
-expression mem;
-@@
--g_free(mem->dirty_bmap);
-+kvm_dirty_log_buffer_free(mem->dirty_bmap, mem->dirty_bmap_size);
++kvm_dirty_log_fetch(s, slot, slot->dirty_bmap)
 
 @once@
 expression list ES;
