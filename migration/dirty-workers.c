@@ -102,7 +102,8 @@ void dirty_workers_run(unsigned int n, unsigned int threads, DirtyWorkFn *fn,
     unsigned int workers = MIN(MIN(threads, n), DIRTY_WORKERS_MAX), i;
     DirtyRun *run;
 
-    if (workers <= 1 || !dirty_pool_resize(MIN(threads, DIRTY_WORKERS_MAX) - 1)) {
+    if (workers <= 1 ||
+        !dirty_pool_resize(MIN(threads, DIRTY_WORKERS_MAX) - 1)) {
         for (i = 0; i < n; i++) {
             fn(opaque, i);
         }
