@@ -87,6 +87,11 @@ class Results:
 
     def head(self):
         """The head of the table."""
+        load = os.getloadavg()[0]
+        if load > 0.5 * os.cpu_count():
+            self.note(f'The machine was busy at the start (load {load:.1f} '
+                      f'on {os.cpu_count()} CPUs): take the figures with '
+                      'care.')
         print(f'{"case":19}{"memory":>9}  {"stock, min..max":29}'
               f'{"Tidemark, min..max":29}{"ratio":>7}{"bar":>6}',
               flush=True)

@@ -9,14 +9,14 @@ library's log of KVM_CLEAR_DIRTY_LOG:
 
   sync    migration_bitmap_sync_start to _end
   clear   the ioctls, made while the guest is paused
-  send    pages times the cost of a page in the first pass of this process,
-          which takes them one after the other
+  send    pages times the CPU time of a page in the first pass of this very
+          process, which takes them one after the other
   search  what is left of the RAM section: finding pages that lie far apart
   device  from the end of RAM to the end of the last stage
 
 sync, search and clear make the dirty-tracking share that the bars are about.
 """
-import time
+import os
 
 from rig import faults, migrate, setup, trace
 from rig.vm import Rig
@@ -33,6 +33,17 @@ PARTS = ('sync', 'search', 'clear', 'send', 'device')
 def rules(gib, every, trigger):
     """The bitmap takes effect once the trigger file is there."""
     return f'get:sparse={gib},every={every},when={trigger};clear'
+
+
+def thread_time(vm):
+    """CPU time, in ns, of the migration thread so far."""
+    for task in os.scandir(f'/proc/{vm.process.pid}/task'):
+        with open(f'{task.path}/comm', encoding='ascii') as file:
+            if file.read().strip() not in ('mig/src/main', 'live_migration'):
+                continue
+        with open(f'{task.path}/schedstat', encoding='ascii') as file:
+            return int(file.read().split()[0])
+    raise migrate.Fault(f'{vm.name}: no migration thread')
 
 
 def last_stage(rig, vm, pages, page_cost):
@@ -70,11 +81,10 @@ def measure(flavour, memory, every):
                              rules(gib, every, trigger)))
         vm.wait_guest(2)
         migrate.capabilities(vm, pause_before_switchover=True)
-        began = time.monotonic_ns()
         watch = migrate.start(vm, None, f'unix:{rig.file("sink")}',
                               {'max-bandwidth': 0, 'downtime-limit': 300})
         watch.until('pre-switchover', timeout=900)
-        page_cost = (time.monotonic_ns() - began) / (memory / PAGE)
+        page_cost = thread_time(vm) / (memory / PAGE)
         with open(trigger, 'w', encoding='ascii'):
             pass
         vm.qmp('migrate-continue', state='pre-switchover')

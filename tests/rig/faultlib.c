@@ -81,12 +81,17 @@ static void die(const char *what, const char *text)
     _exit(2);
 }
 
-static uint64_t now(void)
+static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_REALTIME, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static uint64_t now(void)
+{
+    return clock_ns(CLOCK_REALTIME);
 }
 
 static int error_number(const char *name)
@@ -227,15 +232,30 @@ static uint64_t count_bits(const unsigned long *bitmap, uint64_t pages)
     return count;
 }
 
-/* Fields: time (ns), call, thread, time taken (ns), result, call's own. */
-static void log_call(Call call, uint64_t began, int result, const char *more)
+typedef struct Began {
+    uint64_t time, cpu;
+} Began;
+
+static Began begin(void)
+{
+    return (Began){ now(), clock_ns(CLOCK_THREAD_CPUTIME_ID) };
+}
+
+/*
+ * Fields: time (ns), call, thread, time taken (ns), that without the time
+ * when the thread did not run, result, what the call is about.
+ */
+static void log_call(Call call, Began began, int result, const char *more)
 {
     int saved = errno;
 
     if (log_fd >= 0) {
-        dprintf(log_fd, "%llu %s tid=%d ns=%llu rc=%d %s\n",
-                (unsigned long long)began, call_names[call], gettid(),
-                (unsigned long long)(now() - began),
+        Began end = begin();
+
+        dprintf(log_fd, "%llu %s tid=%d ns=%llu cpu=%llu rc=%d %s\n",
+                (unsigned long long)began.time, call_names[call], gettid(),
+                (unsigned long long)(end.time - began.time),
+                (unsigned long long)(end.cpu - began.cpu),
                 result < 0 ? -saved : result, more);
     }
     errno = saved;
@@ -321,7 +341,8 @@ static int run(int fd, unsigned long request, void *arg, Call call, long cap)
 static int do_get(int fd, unsigned long request, void *arg)
 {
     struct kvm_dirty_log *log = arg;
-    uint64_t pages = slots[log->slot % MAX_SLOTS].pages, began = now();
+    uint64_t pages = slots[log->slot % MAX_SLOTS].pages;
+    Began began = begin();
     int result = run(fd, request, arg, GET, -1);
     char more[96];
     int counted = 0;
@@ -341,7 +362,7 @@ static int do_clear(int fd, unsigned long request, void *arg)
     struct kvm_clear_dirty_log *log = arg;
     unsigned long long dirty = log_fd < 0 ? 0 :
         count_bits(log->dirty_bitmap, log->num_pages);
-    uint64_t began = now();
+    Began began = begin();
     int result = run(fd, request, arg, CLEAR, -1);
     char more[128];
 
@@ -355,7 +376,7 @@ static int do_clear(int fd, unsigned long request, void *arg)
 static int do_set(int fd, unsigned long request, void *arg)
 {
     struct kvm_userspace_memory_region *region = arg;
-    uint64_t began = now();
+    Began began = begin();
     int result = run(fd, request, arg, SET, -1);
     char more[96];
 
@@ -375,7 +396,7 @@ static int do_set(int fd, unsigned long request, void *arg)
 static int do_cap(int fd, unsigned long request, void *arg)
 {
     struct kvm_enable_cap *cap = arg;
-    uint64_t began = now();
+    Began began = begin();
     int result = run(fd, request, arg, CAP, cap->cap);
     char more[64];
 

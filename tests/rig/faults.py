@@ -10,6 +10,7 @@ class Call:
         fields = dict(word.split('=', 1) for word in words[2:])
         self.time, self.name = int(words[0]), words[1]
         self.thread, self.ns = int(fields['tid']), int(fields['ns'])
+        self.cpu_ns = int(fields['cpu'])    # while the thread was running
         self.result = int(fields['rc'])
         self.slot = int(fields.get('slot', 0))
         self.pages = int(fields.get('pages', 0))
