@@ -385,6 +385,16 @@ def inputs(kernel):
     return digest.hexdigest()
 
 
+def compile_modules(kernel, tree, compiler):
+    """Run the kernel's makefile; ccache, if it is there, sees no paths."""
+    env = dict(os.environ, CCACHE_NOHASHDIR='1', CCACHE_BASEDIR=os.path
+               .commonpath([tree.resolve(), kernel.headers]))
+    if shutil.which('ccache'):
+        compiler = f'ccache {compiler}'
+    run('make', '-s', '-C', kernel.headers, f'M={tree}', f'CC={compiler}',
+        f'-j{os.cpu_count()}', *NO_DEBUG, 'modules', error='make', env=env)
+
+
 def build(args):
     """Build the modules into DIR/modules."""
     kernel = Kernel(args)
@@ -411,8 +421,7 @@ def build(args):
     for name in left:
         say(f'{name}: not for this kernel')
     say(f'compiling for {kernel.release} (a minute or two)')
-    run('make', '-s', '-C', kernel.headers, f'M={tree}', f'CC={compiler}',
-        f'-j{os.cpu_count()}', *NO_DEBUG, 'modules', error='make')
+    compile_modules(kernel, tree, compiler)
     count = check_symbols(kernel, tree)
     modules = out / 'modules.part'
     shutil.rmtree(modules, ignore_errors=True)

@@ -268,7 +268,9 @@ class Bed:
                 '-display', 'none', '-no-reboot', '-serial', 'stdio',
                 '-kernel', next(root.glob('boot/vmlinuz-*')),
                 '-initrd', initramfs, '-append',
-                'console=ttyS0 panic=-1 mitigations=off quiet',
+                # a busy host is no lockup
+                'console=ttyS0 panic=-1 mitigations=off quiet nowatchdog '
+                'rcupdate.rcu_cpu_stall_suppress=1',
                 '-drive', f'file={image},format=raw,if=none,id=d,readonly=on',
                 '-device', 'virtio-blk-pci,drive=d']
 

@@ -268,13 +268,14 @@ class Linux:
                            words=None, memory='96M', args=[
             '-kernel', f'/tests/vmlinuz-{series}', '-initrd',
             '/tests/linux.cpio', '-append',
-            'console=ttyS0 quiet mitigations=off panic=-1 tsc=reliable',
+            'console=ttyS0 quiet mitigations=off panic=-1 tsc=reliable '
+            'nowatchdog rcupdate.rcu_cpu_stall_suppress=1',
             '-serial', f'file:{self.serial}'], **options)
 
     def passes(self):
         """Numbers of the passes that it reports."""
         text = self.serial.read_text(errors='replace')
-        for bad in ('WRONG', 'Kernel panic', 'BUG:'):
+        for bad in ('WRONG', 'Kernel panic', 'BUG:', 'Oops'):
             expect(bad not in text, f'{self.vm.name}: the guest says {bad}')
         return [int(n) for n in re.findall(r'^pass (\d+)', text, re.M)]
 
