@@ -55,7 +55,7 @@
 #include "migration/dirty-index.h"
 
 /* Cache misses that a CPU can have under way at the same time. */
-#define DIRTY_INDEX_AHEAD   12
+#define DIRTY_INDEX_AHEAD   16
 
 static uint64_t dirty_index_chunks(const DirtyIndex *index)
 {
@@ -90,7 +90,9 @@ DirtyIndex *dirty_index_new(uint64_t pages)
     chunks = dirty_index_chunks(index);
     index->bmap = dirty_index_alloc(chunks * DIRTY_CHUNK_WORDS *
                                     sizeof(*index->bmap));
-    index->lines = dirty_index_alloc(chunks * sizeof(*index->lines));
+    /* A search reads eight words at a time. */
+    index->lines = dirty_index_alloc(ROUND_UP(chunks, DIRTY_LINE_WORDS) *
+                                     sizeof(*index->lines));
     index->count = dirty_index_alloc(chunks * sizeof(*index->count));
     return index;
 }
@@ -109,56 +111,67 @@ void dirty_index_free(DirtyIndex *index)
 static uint32_t dirty_index_merge_lines(DirtyIndex *index, uint64_t chunk,
                                         unsigned int line,
                                         const unsigned long *src,
-                                        unsigned int lines)
+                                        uint64_t src_bit, unsigned int lines)
 {
     uint64_t touched = 0;
     uint32_t fresh;
 
     fresh = dirty_merge_lines(index->bmap + chunk * DIRTY_CHUNK_WORDS +
-                              line * DIRTY_LINE_WORDS, src, lines, &touched);
+                              line * DIRTY_LINE_WORDS, src + BIT_WORD(src_bit),
+                              src_bit % BITS_PER_LONG, lines, &touched);
     index->count[chunk] += fresh;
     index->lines[chunk] |= touched << line;
     return fresh;
 }
 
-/*
- * Merge @nbits of the source that fall into one chunk, from page @off of
- * it on, when source and target do not line up: by way of a line-aligned
- * copy, cut out and shifted, in the L1 cache.  (QEMU is built so that
- * variables are zeroed; for this one that takes as long as the merge.)
- */
-static uint32_t dirty_index_merge_copy(DirtyIndex *index, uint64_t chunk,
+/* Merge less than a line, by way of a copy of the line. */
+static uint32_t dirty_index_merge_part(DirtyIndex *index, uint64_t chunk,
                                        unsigned long off,
                                        const unsigned long *src,
                                        uint64_t src_bit, unsigned long nbits)
 {
+    unsigned long copy[DIRTY_LINE_WORDS] = { 0 };
     unsigned int lead = off / BITS_PER_LONG % DIRTY_LINE_WORDS;
-    unsigned int words = lead + BITS_TO_LONGS(off % BITS_PER_LONG + nbits);
-    unsigned int lines = DIV_ROUND_UP(words, DIRTY_LINE_WORDS);
-    unsigned long copy[DIRTY_CHUNK_WORDS] __attribute__((uninitialized));
 
     if (!dirty_merge_extract(copy + lead, off % BITS_PER_LONG, src, src_bit,
                              nbits)) {
         return 0;
     }
-    memset(copy, 0, lead * sizeof(*copy));
-    memset(copy + words, 0,
-           (lines * DIRTY_LINE_WORDS - words) * sizeof(*copy));
     return dirty_index_merge_lines(index, chunk, off / DIRTY_LINE_PAGES, copy,
-                                   lines);
+                                   0, 1);
 }
 
+/*
+ * Merge @nbits of the source that fall into one chunk, from page @off of
+ * it on: whole lines as they are, what is left at both ends by copies.
+ */
 static uint32_t dirty_index_merge_chunk(DirtyIndex *index, uint64_t chunk,
                                         unsigned long off,
                                         const unsigned long *src,
                                         uint64_t src_bit, unsigned long nbits)
 {
-    if ((off | nbits) % DIRTY_LINE_PAGES || src_bit % BITS_PER_LONG) {
-        return dirty_index_merge_copy(index, chunk, off, src, src_bit, nbits);
+    unsigned long n = MIN(nbits, -off % DIRTY_LINE_PAGES);
+    uint32_t fresh = 0;
+
+    if (n) {
+        fresh += dirty_index_merge_part(index, chunk, off, src, src_bit, n);
+        off += n;
+        src_bit += n;
+        nbits -= n;
     }
-    return dirty_index_merge_lines(index, chunk, off / DIRTY_LINE_PAGES,
-                                   src + src_bit / BITS_PER_LONG,
-                                   nbits / DIRTY_LINE_PAGES);
+    n = QEMU_ALIGN_DOWN(nbits, DIRTY_LINE_PAGES);
+    if (n) {
+        fresh += dirty_index_merge_lines(index, chunk, off / DIRTY_LINE_PAGES,
+                                         src, src_bit, n / DIRTY_LINE_PAGES);
+        off += n;
+        src_bit += n;
+        nbits -= n;
+    }
+    if (nbits) {
+        fresh += dirty_index_merge_part(index, chunk, off, src, src_bit,
+                                        nbits);
+    }
+    return fresh;
 }
 
 uint64_t dirty_index_merge(DirtyIndex *index, uint64_t first,
@@ -277,21 +290,42 @@ uint64_t dirty_index_count_range(const DirtyIndex *index, uint64_t first,
     return total;
 }
 
+/*
+ * Which of eight words are not 0: bit i for word i.  No branches, because
+ * where pages lie at random a CPU cannot foresee the first one.
+ */
+static inline unsigned int dirty_index_words(const unsigned long *word)
+{
+    unsigned int words = 0, i;
+
+    for (i = 0; i < DIRTY_LINE_WORDS; i++) {
+        words |= (word[i] != 0) << i;
+    }
+    return words;
+}
+
 /* The lowest line at or after @line that may be dirty, or @lines. */
 static inline uint64_t dirty_index_next_line(const DirtyIndex *index,
                                              uint64_t line, uint64_t lines)
 {
-    uint64_t w = BIT_WORD(line);
+    uint64_t w = BIT_WORD(line), group = QEMU_ALIGN_DOWN(w, DIRTY_LINE_WORDS);
     unsigned long bits;
+    unsigned int words;
 
     if (line >= lines) {
         return lines;
     }
     bits = index->lines[w] & BITMAP_FIRST_WORD_MASK(line);
-    while (!bits) {
-        if (++w * BITS_PER_LONG >= lines) {
-            return lines;
+    if (!bits) {
+        words = dirty_index_words(index->lines + group) & (~1U << (w - group));
+        while (!words) {
+            group += DIRTY_LINE_WORDS;
+            if (group * BITS_PER_LONG >= lines) {
+                return lines;
+            }
+            words = dirty_index_words(index->lines + group);
         }
+        w = group + ctz32(words);
         bits = index->lines[w];
     }
     return MIN(w * BITS_PER_LONG + ctzl(bits), lines);
@@ -324,20 +358,6 @@ static inline void dirty_index_prefetch(DirtyIndex *index, uint64_t line,
     index->ahead = ahead;
 }
 
-/*
- * Which words of a line have bits: bit i for word i.  No branches, because
- * where pages lie at random a CPU cannot foresee the first one.
- */
-static inline unsigned int dirty_index_words(const unsigned long *line)
-{
-    unsigned int words = 0, i;
-
-    for (i = 0; i < DIRTY_LINE_WORDS; i++) {
-        words |= (line[i] != 0) << i;
-    }
-    return words;
-}
-
 /* The lowest dirty page of a line; @words as dirty_index_words(), not 0. */
 static inline uint64_t dirty_index_first(const DirtyIndex *index,
                                          uint64_t line, unsigned int words)
@@ -349,11 +369,15 @@ static inline uint64_t dirty_index_first(const DirtyIndex *index,
 
 uint64_t dirty_index_next_far(DirtyIndex *index, uint64_t from, uint64_t end)
 {
-    uint64_t line = from / DIRTY_LINE_PAGES, lines;
+    uint64_t line = from / DIRTY_LINE_PAGES, w = BIT_WORD(from) + 1, lines;
     unsigned int done = BIT_WORD(from) % DIRTY_LINE_WORDS + 1, words;
 
     if (from >= end || !index->total) {
         return end;
+    }
+    /* Where pages are many, the next word nearly always has some. */
+    if (done < DIRTY_LINE_WORDS && index->bmap[w]) {
+        return MIN(w * BITS_PER_LONG + ctzl(index->bmap[w]), end);
     }
     lines = DIV_ROUND_UP(end, DIRTY_LINE_PAGES);
     for (;;) {

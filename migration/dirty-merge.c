@@ -11,6 +11,9 @@
  *      dirty, known       loaded, not stored    memory read
  *      dirty, new         loaded and stored     memory read and write
  *
+ * A source that does not line up with the target is shifted into place in
+ * registers, a line at a time, so it costs no more memory traffic.
+ *
  * Complexity is O(lines).  Nothing here takes a lock or is atomic: the
  * caller owns the target's lines for the time of the call (who owns what
  * is written in migration/dirty-sync.c).
@@ -34,13 +37,14 @@
 QEMU_BUILD_BUG_ON(DIRTY_CHUNK_LINES != 64);
 
 uint32_t dirty_merge_ref(unsigned long *dst, const unsigned long *src,
-                         unsigned int lines, uint64_t *touched)
+                         unsigned int shift, unsigned int lines,
+                         uint64_t *touched)
 {
     unsigned long bit, nbits = lines * DIRTY_LINE_PAGES;
     uint32_t fresh = 0;
 
     for (bit = 0; bit < nbits; bit++) {
-        if (test_bit(bit, src) && !test_bit(bit, dst)) {
+        if (test_bit(bit + shift, src) && !test_bit(bit, dst)) {
             set_bit(bit, dst);
             *touched |= 1ULL << (bit / DIRTY_LINE_PAGES);
             fresh++;
@@ -63,19 +67,26 @@ dirty_merge_store(unsigned long *dst, const unsigned long *src)
     return fresh;
 }
 
-static uint32_t dirty_merge_portable(unsigned long *dst,
-                                     const unsigned long *src,
-                                     unsigned int lines, uint64_t *touched)
+static inline __attribute__((always_inline)) unsigned long
+dirty_merge_shifted(const unsigned long *src, unsigned int shift)
+{
+    return shift ? src[0] >> shift | src[1] << (BITS_PER_LONG - shift)
+                 : src[0];
+}
+
+static inline __attribute__((always_inline)) uint32_t
+dirty_merge_loop(unsigned long *dst, const unsigned long *src,
+                 unsigned int shift, unsigned int lines, uint64_t *touched)
 {
     unsigned int l, i;
     uint32_t fresh = 0;
 
     for (l = 0; l < lines; l++) {
-        const unsigned long *s = src + l * DIRTY_LINE_WORDS;
         unsigned long *d = dst + l * DIRTY_LINE_WORDS;
-        unsigned long any = 0, more = 0;
+        unsigned long s[DIRTY_LINE_WORDS], any = 0, more = 0;
 
         for (i = 0; i < DIRTY_LINE_WORDS; i++) {
+            s[i] = dirty_merge_shifted(src + l * DIRTY_LINE_WORDS + i, shift);
             any |= s[i];
         }
         if (!any) {
@@ -92,34 +103,78 @@ static uint32_t dirty_merge_portable(unsigned long *dst,
     return fresh;
 }
 
+static uint32_t dirty_merge_portable(unsigned long *dst,
+                                     const unsigned long *src,
+                                     unsigned int shift, unsigned int lines,
+                                     uint64_t *touched)
+{
+    return shift ? dirty_merge_loop(dst, src, shift, lines, touched)
+                 : dirty_merge_loop(dst, src, 0, lines, touched);
+}
+
 #if defined(__x86_64__) && defined(CONFIG_AVX2_OPT)
 #include <immintrin.h>
 
-static __attribute__((target("avx2,popcnt"))) uint32_t
-dirty_merge_avx2(unsigned long *dst, const unsigned long *src,
-                 unsigned int lines, uint64_t *touched)
+#define DIRTY_AVX2 \
+    static inline __attribute__((target("avx2,popcnt"), always_inline))
+
+/* Four words of the source, shifted into place. */
+DIRTY_AVX2 __m256i dirty_merge_load(const unsigned long *src,
+                                    unsigned int shift)
 {
+    __m256i low = _mm256_loadu_si256((const void *)src), high;
+
+    if (!shift) {
+        return low;
+    }
+    high = _mm256_loadu_si256((const void *)(src + 1));
+    low = _mm256_srl_epi64(low, _mm_cvtsi32_si128(shift));
+    high = _mm256_sll_epi64(high, _mm_cvtsi32_si128(BITS_PER_LONG - shift));
+    return _mm256_or_si256(low, high);
+}
+
+DIRTY_AVX2 uint32_t dirty_merge_loop_avx2(unsigned long *dst,
+                                          const unsigned long *src,
+                                          unsigned int shift,
+                                          unsigned int lines,
+                                          uint64_t *touched)
+{
+    unsigned long words[DIRTY_LINE_WORDS] __attribute__((uninitialized));
     uint32_t fresh = 0;
     unsigned int l;
 
     for (l = 0; l < lines; l++) {
-        const __m256i *s = (const void *)(src + l * DIRTY_LINE_WORDS);
-        const __m256i *d = (const void *)(dst + l * DIRTY_LINE_WORDS);
-        __m256i s0 = _mm256_loadu_si256(s), s1 = _mm256_loadu_si256(s + 1);
+        const unsigned long *from = src + l * DIRTY_LINE_WORDS;
+        unsigned long *d = dst + l * DIRTY_LINE_WORDS;
+        __m256i s0 = dirty_merge_load(from, shift);
+        __m256i s1 = dirty_merge_load(from + DIRTY_LINE_WORDS / 2, shift);
         __m256i any = _mm256_or_si256(s0, s1);
 
         if (_mm256_testz_si256(any, any)) {
             continue;
         }
         /* testc(d, s): is every bit of s set in d? */
-        if (!_mm256_testc_si256(_mm256_loadu_si256(d), s0) ||
-            !_mm256_testc_si256(_mm256_loadu_si256(d + 1), s1)) {
-            fresh += dirty_merge_store(dst + l * DIRTY_LINE_WORDS,
-                                       src + l * DIRTY_LINE_WORDS);
-            *touched |= 1ULL << l;
+        if (_mm256_testc_si256(_mm256_loadu_si256((void *)d), s0) &&
+            _mm256_testc_si256(_mm256_loadu_si256((void *)(d + 4)), s1)) {
+            continue;
         }
+        if (shift) {
+            _mm256_storeu_si256((void *)words, s0);
+            _mm256_storeu_si256((void *)(words + 4), s1);
+            from = words;
+        }
+        fresh += dirty_merge_store(d, from);
+        *touched |= 1ULL << l;
     }
     return fresh;
+}
+
+static __attribute__((target("avx2,popcnt"))) uint32_t
+dirty_merge_avx2(unsigned long *dst, const unsigned long *src,
+                 unsigned int shift, unsigned int lines, uint64_t *touched)
+{
+    return shift ? dirty_merge_loop_avx2(dst, src, shift, lines, touched)
+                 : dirty_merge_loop_avx2(dst, src, 0, lines, touched);
 }
 #define DIRTY_MERGE_AVX2    dirty_merge_avx2
 #else
@@ -169,9 +224,10 @@ static void __attribute__((constructor)) dirty_merge_choose(void)
 }
 
 uint32_t dirty_merge_lines(unsigned long *dst, const unsigned long *src,
-                           unsigned int lines, uint64_t *touched)
+                           unsigned int shift, unsigned int lines,
+                           uint64_t *touched)
 {
-    return dirty_merge_best(dst, src, lines, touched);
+    return dirty_merge_best(dst, src, shift, lines, touched);
 }
 
 /*

@@ -26,7 +26,9 @@
 /**
  * DirtyMergeFn - merge whole lines of one chunk
  * @dst: the target's words; the first word of a line
- * @src: the source's words, as many; any alignment of a word
+ * @src: the source's words, as many, and one more if @shift is not 0; any
+ *       alignment of a word
+ * @shift: the bit of @src[0] that is merged into bit 0 of @dst[0], 0 to 63
  * @lines: how many lines, 1 to DIRTY_CHUNK_LINES
  * @touched: bit i is set when line i got at least one new bit; bits that
  *           the caller set before are kept
@@ -38,7 +40,8 @@
  * Returns how many bits of @dst went from 0 to 1.
  */
 typedef uint32_t DirtyMergeFn(unsigned long *dst, const unsigned long *src,
-                              unsigned int lines, uint64_t *touched);
+                              unsigned int shift, unsigned int lines,
+                              uint64_t *touched);
 
 /**
  * dirty_merge_ref - the reference: one bit after the other
@@ -47,7 +50,8 @@ typedef uint32_t DirtyMergeFn(unsigned long *dst, const unsigned long *src,
  * with this one.
  */
 uint32_t dirty_merge_ref(unsigned long *dst, const unsigned long *src,
-                         unsigned int lines, uint64_t *touched);
+                         unsigned int shift, unsigned int lines,
+                         uint64_t *touched);
 
 /**
  * dirty_merge_lines - the fastest variant that this host's CPU has
@@ -55,7 +59,8 @@ uint32_t dirty_merge_ref(unsigned long *dst, const unsigned long *src,
  * As #DirtyMergeFn.  Any thread.
  */
 uint32_t dirty_merge_lines(unsigned long *dst, const unsigned long *src,
-                           unsigned int lines, uint64_t *touched);
+                           unsigned int shift, unsigned int lines,
+                           uint64_t *touched);
 
 /**
  * dirty_merge_variant - the variants of this build, for tests and benches

@@ -37,10 +37,10 @@ static void fenced_free(void *p, size_t size)
 /* What the contract says, bit by bit. */
 static void test_reference(void)
 {
-    unsigned long dst[DIRTY_CHUNK_WORDS], src[DIRTY_CHUNK_WORDS];
+    unsigned long dst[DIRTY_CHUNK_WORDS], src[DIRTY_CHUNK_WORDS + 1];
     unsigned long old[DIRTY_CHUNK_WORDS];
     DirtyRandom r = dirty_random_new();
-    unsigned int round, lines;
+    unsigned int round, lines, shift;
     uint32_t got;
 
     for (round = 0; round < 500; round++) {
@@ -48,15 +48,17 @@ static void test_reference(void)
         uint32_t fresh = 0;
 
         lines = 1 + dirty_random_below(&r, DIRTY_CHUNK_LINES);
-        dirty_random_fill(&r, src, DIRTY_CHUNK_WORDS, round % DIRTY_FILLS);
+        shift = round & 1 ? dirty_random_below(&r, 64) : 0;
+        dirty_random_fill(&r, src, ARRAY_SIZE(src), round % DIRTY_FILLS);
         dirty_random_fill(&r, dst, DIRTY_CHUNK_WORDS,
                           round / DIRTY_FILLS % DIRTY_FILLS);
         memcpy(old, dst, sizeof(old));
 
-        got = dirty_merge_ref(dst, src, lines, &touched);
+        got = dirty_merge_ref(dst, src, shift, lines, &touched);
         for (unsigned long bit = 0; bit < DIRTY_CHUNK_PAGES; bit++) {
             bool in = bit < lines * DIRTY_LINE_PAGES;
-            bool gain = in && test_bit(bit, src) && !test_bit(bit, old);
+            bool gain = in && test_bit(bit + shift, src) &&
+                        !test_bit(bit, old);
 
             g_assert_cmpint(test_bit(bit, dst), ==, test_bit(bit, old) || gain);
             fresh += gain;
@@ -73,17 +75,20 @@ static void compare_variant(DirtyMergeFn *fn, DirtyRandom *r,
                             unsigned int dst_fill)
 {
     unsigned int lines = 1 + dirty_random_below(r, DIRTY_CHUNK_LINES);
-    unsigned long *src = src_end - lines * DIRTY_LINE_WORDS;
+    unsigned int shift = dirty_random_below(r, 2) ? dirty_random_below(r, 64)
+                                                  : 0;
+    unsigned long words = lines * DIRTY_LINE_WORDS + (shift ? 1 : 0);
+    unsigned long *src = src_end - words;
     unsigned long a[DIRTY_CHUNK_WORDS + 8], b[DIRTY_CHUNK_WORDS + 8];
     uint64_t touched_a = dirty_random(r) & dirty_random(r);
     uint64_t touched_b = touched_a;
     uint32_t fresh_a, fresh_b;
 
-    dirty_random_fill(r, src, lines * DIRTY_LINE_WORDS, src_fill);
+    dirty_random_fill(r, src, words, src_fill);
     dirty_random_fill(r, a, ARRAY_SIZE(a), dst_fill);
     memcpy(b, a, sizeof(b));
-    fresh_a = fn(a, src, lines, &touched_a);
-    fresh_b = dirty_merge_ref(b, src, lines, &touched_b);
+    fresh_a = fn(a, src, shift, lines, &touched_a);
+    fresh_b = dirty_merge_ref(b, src, shift, lines, &touched_b);
     g_assert_cmpuint(fresh_a, ==, fresh_b);
     g_assert_cmphex(touched_a, ==, touched_b);
     g_assert_cmpmem(a, sizeof(a), b, sizeof(b));
@@ -112,13 +117,14 @@ static void test_variant(gconstpointer opaque)
 /* Clean lines of the source: the target is not even loaded. */
 static void test_no_load(gconstpointer opaque)
 {
-    unsigned long src[DIRTY_CHUNK_WORDS] = { 0 };
+    unsigned long src[DIRTY_CHUNK_WORDS + 1] = { 0 };
     DirtyMergeFn *fn = (DirtyMergeFn *)opaque;
     void *dst = fenced_new(64 * 1024);
     uint64_t touched = 0;
 
     g_assert_cmpint(mprotect(dst, 64 * 1024, PROT_NONE), ==, 0);
-    g_assert_cmpuint(fn(dst, src, DIRTY_CHUNK_LINES, &touched), ==, 0);
+    g_assert_cmpuint(fn(dst, src, 0, DIRTY_CHUNK_LINES, &touched), ==, 0);
+    g_assert_cmpuint(fn(dst, src, 9, DIRTY_CHUNK_LINES, &touched), ==, 0);
     g_assert_cmphex(touched, ==, 0);
     fenced_free(dst, 64 * 1024);
 }
@@ -126,7 +132,7 @@ static void test_no_load(gconstpointer opaque)
 /* Nothing new: the target is not stored to. */
 static void test_no_store(gconstpointer opaque)
 {
-    unsigned long src[DIRTY_CHUNK_WORDS];
+    unsigned long src[DIRTY_CHUNK_WORDS + 1] = { 0 };
     DirtyMergeFn *fn = (DirtyMergeFn *)opaque;
     unsigned long *dst = fenced_new(64 * 1024);
     DirtyRandom r = dirty_random_new();
@@ -138,7 +144,13 @@ static void test_no_store(gconstpointer opaque)
         src[i] = dst[i] & dirty_random(&r);
     }
     g_assert_cmpint(mprotect(dst, 64 * 1024, PROT_READ), ==, 0);
-    g_assert_cmpuint(fn(dst, src, DIRTY_CHUNK_LINES, &touched), ==, 0);
+    g_assert_cmpuint(fn(dst, src, 0, DIRTY_CHUNK_LINES, &touched), ==, 0);
+    /* The same bits, one further on, as the source has them. */
+    for (i = DIRTY_CHUNK_WORDS - 1; i > 0; i--) {
+        src[i] = src[i] << 1 | src[i - 1] >> 63;
+    }
+    src[0] <<= 1;
+    g_assert_cmpuint(fn(dst, src, 1, DIRTY_CHUNK_LINES, &touched), ==, 0);
     g_assert_cmphex(touched, ==, 0);
     fenced_free(dst, 64 * 1024);
 }
