@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every mode of migration, with a guest that dirties memory all the time."""
-import os
 import signal
 import subprocess
 import time
@@ -82,7 +81,8 @@ class Modes(Case):
                                   migrate.SLOW)
             time.sleep(pause)
             migrate.cancel(here, watch)
-        wait_for(lambda: here.threads() <= threads, 10, 'threads leak')
+        # glib keeps two idle threads of a pool for a while
+        wait_for(lambda: here.threads() <= threads + 2, 10, 'threads leak')
         self.good(here)
 
     @each(accel=BOTH)
@@ -268,8 +268,9 @@ class Files(Case):
     def test_savevm(self, accel):
         """Back to a snapshot, then a migration, then another snapshot."""
         disk = self.rig.file('disk.qcow2')
-        tool = os.path.join(os.path.dirname(setup.qemu('tidemark')),
-                            'qemu-img')
+        tool = setup.qemu_img()
+        if not tool:
+            self.skipTest('no qemu-img was built')
         subprocess.run([tool, 'create', '-q', '-f', 'qcow2', disk, '1M'],
                        check=True)
         drive = ['-drive', f'file={disk},format=qcow2,if=none,id=disk,'

@@ -5,6 +5,7 @@ TIDEMARK_BUILD names the build folder (default: build in the repository);
 TIDEMARK_QEMU and STOCK_QEMU name other binaries than those in it.
 """
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def qemu(flavour):
         raise Missing(f'{path} is not there: run scripts/check or '
                       'scripts/demo, which build it')
     return str(path)
+
+
+def qemu_img():
+    """Path of a qemu-img, the build's own first, or None."""
+    paths = [os.environ.get(f'{flavour.upper()}_QEMU')
+             or build_folder() / flavour / 'qemu-system-x86_64'
+             for flavour in ('tidemark', 'stock')]
+    found = [shutil.which('qemu-img', path=os.path.dirname(path))
+             for path in paths]
+    return next((path for path in found if path), shutil.which('qemu-img'))
 
 
 def _make(command, product):
