@@ -270,7 +270,7 @@ class Bed:
                 '-initrd', initramfs, '-append',
                 # a busy host is no lockup
                 'console=ttyS0 panic=-1 mitigations=off quiet nowatchdog '
-                'rcupdate.rcu_cpu_stall_suppress=1',
+                'no_timer_check rcupdate.rcu_cpu_stall_suppress=1',
                 '-drive', f'file={image},format=raw,if=none,id=d,readonly=on',
                 '-device', 'virtio-blk-pci,drive=d']
 

@@ -269,7 +269,7 @@ class Linux:
             '-kernel', f'/tests/vmlinuz-{series}', '-initrd',
             '/tests/linux.cpio', '-append',
             'console=ttyS0 quiet mitigations=off panic=-1 tsc=reliable '
-            'nowatchdog rcupdate.rcu_cpu_stall_suppress=1',
+            'nowatchdog no_timer_check rcupdate.rcu_cpu_stall_suppress=1',
             '-serial', f'file:{self.serial}'], **options)
 
     def passes(self):
