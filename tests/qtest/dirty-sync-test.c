@@ -182,7 +182,7 @@ static void test_hmp(void)
     expect_parameters(qts, 5, 128, "off");
 
     text = qtest_hmp(qts, "info dirty_sync");
-    expect_text(text, "syncs:          0");
+    expect_text(text, "dirty syncs:    0");
     expect_text(text, "lock held:");
     expect_text(text, "clears:         0 calls");
     expect_text(text, "NX recovery:");
