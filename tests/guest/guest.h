@@ -52,7 +52,7 @@ enum { OP_ADD, OP_STORE, OP_DMA };
 
 struct options {
     u64 ring, cpus, stride, latency, op, cold, coldbase, port, window, mhz;
-    u64 print, pause, limit, probe, gib;
+    u64 print, pause, limit, probe, gib, flash;
     u64 kb[MAX_CPUS], base[MAX_CPUS], rate[MAX_CPUS], scatter[MAX_CPUS];
 };
 

@@ -15,6 +15,7 @@
  *   cold=MiB written once, checked for ever [0]  coldbase=address [0]
  *   latency=0|1 time each write [1]  window=ms of a statistics window [100]
  *   gib=0|1 use 1 GiB pages above 4 GiB where the CPU has them [1]
+ *   flash=address of a flash that is taken out of ROM mode after each pass
  *   print=windows between progress lines [0]  port=debug console [0xe9]
  * A word that is not an option is skipped.
  *
@@ -49,6 +50,7 @@ static const struct {
     { "latency=", &opt.latency, 1 },
     { "window=", &opt.window, 1 },
     { "gib=", &opt.gib, 1 },
+    { "flash=", &opt.flash, 1 },
     { "print=", &opt.print, 1 },
     { "port=", &opt.port, 1 },
 };

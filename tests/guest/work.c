@@ -249,6 +249,16 @@ static void wait_for_ram(u64 id)
     }
 }
 
+/* Ask for the status: the memslot goes; back to reading: it comes again. */
+static void toggle_flash(void)
+{
+    volatile u8 *flash = (volatile u8 *)opt.flash;
+
+    *flash = 0x70;
+    (void)*flash;
+    *flash = 0xff;
+}
+
 void work(u64 id)
 {
     struct worker w = {
@@ -268,6 +278,9 @@ void work(u64 id)
     while (!opt.limit || w.pass <= opt.limit) {
         one_pass(&w);
         w.pass++;
+        if (opt.flash && id == 0) {
+            toggle_flash();
+        }
         if (opt.pause) {
             wait_until(rdtsc() + opt.mhz * 1000 * opt.pause);
             w.last = rdtsc();

@@ -34,6 +34,7 @@ def each(**lists):
 
 def label(value):
     """A value as part of a test's name."""
+    value = getattr(value, '__name__', value)
     return ''.join(c if c.isalnum() else '_' for c in str(value))
 
 

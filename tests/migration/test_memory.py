@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Layouts of guest memory, and who else reads or writes it."""
+import os
+import shutil
 import time
 
-from case import Case, KVM, TCG, each
+from case import Case, KVM, TCG, WORDS, each
 from rig import guest, migrate
 from rig.qmp import QmpError
 
 BOTH = [KVM, TCG]
 WIDE = 'kb=600000 scatter=6000 cold=8'
+
+
+def write(path, text):
+    """Set a kernel parameter."""
+    with open(path, 'w', encoding='ascii') as file:
+        file.write(text)
 
 
 class Layout(Case):
@@ -81,6 +89,32 @@ class Layout(Case):
             (0x7f000000, 0x1000000), (1 << 32, 8 << 20),
             (0x130000000, 8 << 20), (0x140000000, 8 << 20)])
 
+    @each(accel=[KVM], move=[migrate.precopy, migrate.postcopy])
+    def test_huge_pages(self, accel, move):
+        """129 MiB on 2 MiB pages: the last one is not full."""
+        self.reserve_huge_pages(140)
+        here, there = self.pair(
+            accel, memory='129M', machine='q35,memory-backend=ram', args=[
+                '-object', 'memory-backend-memfd,id=ram,size=129M,'
+                'hugetlb=on,hugetlbsize=2M'])
+        move(here, there, self.uri())
+        self.good_after(here, there, megabytes=129)
+
+    def reserve_huge_pages(self, count):
+        """For the time of the test; skip where that cannot be done."""
+        path = '/proc/sys/vm/nr_hugepages'
+        try:
+            with open(path, 'r+', encoding='ascii') as file:
+                before = file.read().strip()
+                self.addCleanup(write, path, before)
+                write(path, str(int(before) + count))
+            with open(path, encoding='ascii') as file:
+                got = int(file.read()) - int(before)
+        except OSError as error:
+            self.skipTest(f'no huge pages: {error}')
+        if got < count:
+            self.skipTest(f'no huge pages: got {got} of {count}')
+
     @each(accel=[KVM])
     def test_ignore_shared(self, accel):
         """A shared block stays out of stream and counts."""
@@ -133,6 +167,8 @@ class Layout(Case):
                  size=128 << 20)
         with self.assertRaisesRegex(QmpError, 'migrat'):
             here.qmp('device_add', driver='pc-dimm', id='d1', memdev='m1')
+        # a sync that meets a block which is not part of this migration
+        watch.syncs(watch.ram['dirty-sync-count'] + 1)
         migrate.cancel(here, watch)
         here.qmp('device_add', driver='pc-dimm', id='d1', memdev='m1')
         here.wait_guest(2)
@@ -175,6 +211,23 @@ class Others(Case):
         migrate.finish(watch)
         self.good_after(here, there, ranges=[
             *guest.ram_ranges(128 << 20, 'pc'), (0xfd000000, 16 << 20)])
+
+    @each(accel=[KVM, TCG])
+    def test_flash_mode(self, accel):
+        """The guest takes a flash out of ROM mode and back all the time."""
+        rom = '/usr/share/qemu/qboot.rom'
+        if not os.path.exists(rom):
+            self.skipTest(f'{rom} is not there')
+
+        def flash(side):
+            copy = shutil.copy(rom, self.rig.file(f'{side}.rom'))
+            return {'firmware': None, 'args': [
+                '-drive', f'if=pflash,format=raw,file={copy}']}
+        words = f'{WORDS} flash={(1 << 32) - os.path.getsize(rom):#x}'
+        here, there = self.pair(accel, words=words, source=flash('source'),
+                                target=flash('target'))
+        migrate.precopy(here, there, self.uri())
+        self.good_after(here, there)
 
     @each(accel=[KVM, TCG])
     def test_reset_storm(self, accel):
