@@ -5,7 +5,8 @@ usage: run.py [--series 6.1|6.12|debug]... [--only PART]...
 
 Boots Debian's kernel 6.1 under TCG (no /dev/kvm needed), first with our
 modules, then with Debian's, and prints a line a test.  TIDEMARK_ALL=1 adds
-6.12, a kernel with lockdep and KASAN, and the long parts.  Serial output: nested-SERIES.log in TIDEMARK_LOGS.
+6.12, a kernel with lockdep and KASAN, and the long parts.  Serial output:
+nested-SERIES.log in TIDEMARK_LOGS.
 """
 import argparse
 import json
