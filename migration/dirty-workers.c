@@ -17,8 +17,8 @@
  * run if it was the last to hold it.
  *
  * Ordering: thread_pool_submit() passes a lock, so a worker sees what the
- * caller wrote before; the increment of @done is a full barrier, so the
- * caller sees what the workers wrote.
+ * caller wrote before; the increment of @done is a full barrier and the
+ * caller reads it with acquire semantics, so it sees what the workers wrote.
  *
  * Copyright (c) 2026 The Tidemark authors
  *
@@ -79,13 +79,18 @@ static int dirty_run_task(void *opaque)
     return 0;
 }
 
-/* Have @workers threads in the pool.  Returns false when that fails. */
+/*
+ * Have at least @workers threads in the pool; more than those that have a
+ * task sleep.  Returns false when that fails.
+ */
 static bool dirty_pool_resize(unsigned int workers)
 {
     if (!dirty_pool) {
         dirty_pool = thread_pool_new();
+        /* Or GLib keeps two threads for 15 s after a pool is freed. */
+        g_thread_pool_set_max_unused_threads(0);
     }
-    if (dirty_pool_threads != workers) {
+    if (dirty_pool_threads < workers) {
         if (!thread_pool_set_max_threads(dirty_pool, workers)) {
             warn_report_once("cannot start %u threads for the dirty sync; "
                              "one thread does all of it", workers);
@@ -125,6 +130,9 @@ void dirty_workers_run(unsigned int n, unsigned int threads, DirtyWorkFn *fn,
     }
     dirty_run_work(run);
     qemu_event_wait(&run->finished);
+    /* Waking up from a wait is no barrier; this read is. */
+    i = qatomic_load_acquire(&run->done);
+    assert(i == n);
     dirty_run_unref(run);
 }
 
