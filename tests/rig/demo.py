@@ -52,7 +52,7 @@ def migrate_once(flavour, accel, options):
         here.wait_guest(3)
         there = rig.vm(binary, 'target', incoming=True, **common)
         watch = migrate.start(here, there, f'unix:{rig.file("channel")}',
-                              {'max-bandwidth': 256 << 20,
+                              {'max-bandwidth': 0,
                                'downtime-limit': 300})
         watch.until('completed', timeout=600)
         faults = ''
