@@ -44,7 +44,7 @@ tap() {
     done < <(grep -E '^(not )?ok [0-9]' "$log" || true)
     if ((code != 0 && failed == bad_before)) || ((code == 0 && !any)) &&
        ! grep -q '# SKIP' "$log"; then
-        bad "$name" "exit code $code, $(tail -n 1 "$log" | cut -c1-100)" "$log"
+        bad "$name" "exit code $code, $(grep . "$log" | tail -n 1 | cut -c1-100)" "$log"
     fi
 }
 
