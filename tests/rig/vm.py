@@ -3,10 +3,10 @@
 import functools
 import os
 import re
-import shutil
+from shutil import copy, disk_usage, rmtree
 import signal
-import subprocess
-import tempfile
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from tempfile import mkdtemp
 import time
 
 from . import guest
@@ -40,7 +40,7 @@ def kvm_opens():
 def scratch():
     """Memory for files where there is enough, or the default place."""
     try:
-        free = shutil.disk_usage('/dev/shm').free
+        free = disk_usage('/dev/shm').free
     except OSError:
         return None
     return '/dev/shm' if free > 4 << 30 else None
@@ -50,7 +50,7 @@ class Rig:
     """A scratch folder, and every QEMU started in it; a context manager."""
 
     def __init__(self, logs=None, guest_elf=None):
-        self.path = tempfile.mkdtemp(prefix='tidemark-', dir=scratch())
+        self.path = mkdtemp(prefix='tidemark-', dir=scratch())
         self.logs = logs
         self.guest_elf = guest_elf
         self.vms = []
@@ -80,8 +80,8 @@ class Rig:
             os.makedirs(self.logs, exist_ok=True)
             for name in os.listdir(self.path):
                 if name.endswith('.log'):
-                    shutil.copy(self.file(name), self.logs)
-        shutil.rmtree(self.path, ignore_errors=True)
+                    copy(self.file(name), self.logs)
+        rmtree(self.path, ignore_errors=True)
 
 
 class Vm:
@@ -146,8 +146,8 @@ class Vm:
         with open(self.log, 'w', encoding='utf-8') as log:
             log.write(' '.join(self.command) + '\n')
             log.flush()
-            self.process = subprocess.Popen(
-                WITH_PARENT + self.command, stdin=subprocess.DEVNULL,
+            self.process = Popen(
+                WITH_PARENT + self.command, stdin=DEVNULL,
                 stdout=log, stderr=log, env=environment)
         try:
             self.monitor = Qmp(f'{self.rig.file(self.name)}.qmp',
@@ -175,7 +175,7 @@ class Vm:
     def _wait(self):
         try:
             return self.process.wait(5)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             return None
 
     def hmp(self, line):
@@ -241,7 +241,7 @@ class Vm:
             pass
         try:
             self.process.wait(20)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self.process.kill()
         self.monitor.close()
         return self.process.wait()
