@@ -172,8 +172,12 @@ void dirty_drain_discard(RAMBlock *rb)
 
     for (chunk = start >> DIRTY_CHUNK_SHIFT;
          chunk << DIRTY_CHUNK_SHIFT < end; chunk++) {
-        if (!test_bit(chunk % DIRTY_TOUCH_BITS, dirty_touch_map) ||
-            !dirty_drain_overlap(rb, chunk, &first, &npages)) {
+        /*
+         * Not only where it was touched: dirty_drain() may have passed here
+         * when the block had no index, and left the bits.  TCG does not tell
+         * of writes to a page whose bit is set.
+         */
+        if (!dirty_drain_overlap(rb, chunk, &first, &npages)) {
             continue;
         }
         if (npages == DIRTY_CHUNK_PAGES) {

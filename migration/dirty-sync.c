@@ -173,8 +173,9 @@ void dirty_sync_block_init(RAMBlock *rb, bool dirty)
     plan_valid = false;
     if (dirty) {
         dirty_index_set_range(rb->dirty_index, 0, used);
-        dirty_drain_discard(rb);
     }
+    /* From here on a bit that is set there has its touch bit set as well. */
+    dirty_drain_discard(rb);
 }
 
 void dirty_sync_block_free(RAMBlock *rb)

@@ -26,7 +26,8 @@ uint64_t dirty_drain(void);
 
 /**
  * dirty_drain_discard - drop the migration bits of one RAM block
- * @rb: the block; every page of it is dirty in its index
+ * @rb: the block; every page of it is dirty in its index, or its owner does
+ *      not care for writes of before
  *
  * A bit that somebody sets meanwhile may be dropped too: the page it stands
  * for is sent later than this call anyway.  Called in an RCU read section,
