@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Start QEMU, keep hold of it, and end it whatever happens."""
+import atexit
 import functools
 import os
 import re
@@ -51,6 +52,7 @@ class Rig:
 
     def __init__(self, logs=None, guest_elf=None):
         self.path = mkdtemp(prefix='tidemark-', dir=scratch())
+        atexit.register(self.close)     # unittest skips it after a Ctrl-C
         self.logs = logs
         self.guest_elf = guest_elf
         self.vms = []
@@ -72,7 +74,19 @@ class Rig:
         return os.path.join(self.path, name)
 
     def close(self):
-        """End all QEMUs, keep their logs if asked to, remove the folder."""
+        """End all QEMUs, keep their logs if asked to, remove the folder.
+
+        A second Ctrl-C has to wait: it must not leave things behind.
+        """
+        stops = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+        try:
+            self._close()
+        finally:
+            atexit.unregister(self.close)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _close(self):
         for vm in self.vms:
             vm.kill()
         self.vms = []
