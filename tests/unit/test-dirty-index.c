@@ -18,6 +18,11 @@
 #include "migration/dirty-index.h"
 #include "dirty-random.h"
 
+/* Random operations for each size. */
+#ifndef DIRTY_TEST_OPS
+#define DIRTY_TEST_OPS  300000
+#endif
+
 /* Longest source of one merge, in pages. */
 #define SRC_PAGES   (3 * DIRTY_CHUNK_PAGES)
 
@@ -224,7 +229,7 @@ static const uint64_t sizes[] = {
 static void test_random(gconstpointer opaque)
 {
     uint64_t pages = *(const uint64_t *)opaque;
-    unsigned int ops = g_test_slow() ? 3000000 : 300000, i;
+    unsigned int ops = g_test_slow() ? 3000000 : DIRTY_TEST_OPS, i;
     unsigned int often = pages > 300000 ? 20000 : 1000;
     Model m;
 

@@ -19,6 +19,10 @@
 #include "migration/dirty-workers.h"
 #include "dirty-random.h"
 
+/* Memory maps of each test of a sync. */
+#ifndef DIRTY_TEST_MAPS
+#define DIRTY_TEST_MAPS 150
+#endif
 #define BLOCKS      3
 #define SLOTS_MAX   40
 
@@ -302,7 +306,7 @@ static void test_sync(gconstpointer opaque)
     DirtyRandom r = dirty_random_new();
     Bed bed;
 
-    for (round = 0; round < 150; round++) {
+    for (round = 0; round < DIRTY_TEST_MAPS; round++) {
         bed_init(&bed, r);
         for (sync = 0; sync < 4; sync++) {
             /* The memory map changes under way. */
