@@ -22,7 +22,9 @@
  * bitmap_mutex.
  *
  * Why the bound holds: only pages that are dirty in the bitmap are offered
- * to KVM for re-protection.
+ * to KVM for re-protection.  Where others read the log as well (see
+ * dirty_sync_shared()), it is what KVM has reported; the last sync has made
+ * that dirty in the bitmap, too.
  *
  * Why no write is lost: the clear of a word comes before the first page of
  * it is read.  Where no clear is issued at all (the last stage, postcopy)
@@ -47,6 +49,7 @@
 #include "migration/dirty-clear.h"
 #include "migration/dirty-plan.h"
 #include "migration/dirty-stats.h"
+#include "migration/dirty-sync.h"
 #include "migration/misc.h"
 #include "system/kvm-dirty-log.h"
 #include "system/runstate.h"
@@ -84,7 +87,7 @@ void dirty_clear_block_init(RAMBlock *rb)
 
 void dirty_clear_after_sync(RAMBlock *rb)
 {
-    if (rb->clear_bmap) {
+    if (rb->clear_bmap && !dirty_clear_final) {
         clear_bmap_set(rb, 0, rb->used_length >> TARGET_PAGE_BITS);
     }
 }
@@ -109,7 +112,7 @@ static void dirty_clear_words(RAMBlock *rb, uint64_t word, uint64_t end,
     int64_t begin = get_clock();
 
     bitmap_clear(rb->clear_bmap, word, end - word);
-    if (kvm_dirty_log_usable()) {
+    if (kvm_dirty_log_usable() && !dirty_sync_shared(rb)) {
         kvm_dirty_log_offer(rb->offset + start, rb->bmap,
                             word * BITS_PER_LONG,
                             (stop - start) >> TARGET_PAGE_BITS);

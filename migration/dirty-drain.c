@@ -110,13 +110,13 @@ static void dirty_drain_reset_tlb(uint64_t first, uint64_t npages)
     }
 }
 
-static uint64_t dirty_drain_block(RAMBlock *rb, uint64_t chunk)
+static uint64_t dirty_drain_range(RAMBlock *rb, uint64_t first,
+                                  uint64_t npages)
 {
     unsigned long copy[DIRTY_CHUNK_WORDS + 1];
-    uint64_t first, npages, fresh;
+    uint64_t fresh;
 
-    if (!rb->dirty_index || !dirty_drain_overlap(rb, chunk, &first, &npages) ||
-        !dirty_drain_take(copy, first, npages)) {
+    if (!dirty_drain_take(copy, first, npages)) {
         return 0;
     }
     dirty_drain_reset_tlb(first, npages);
@@ -125,6 +125,17 @@ static uint64_t dirty_drain_block(RAMBlock *rb, uint64_t chunk)
                               copy, first % BITS_PER_LONG, npages);
     dirty_index_account(rb->dirty_index, fresh);
     return fresh;
+}
+
+/* QEMU is built so that variables are zeroed: no @copy for nothing. */
+static uint64_t dirty_drain_block(RAMBlock *rb, uint64_t chunk)
+{
+    uint64_t first, npages;
+
+    if (!rb->dirty_index || !dirty_drain_overlap(rb, chunk, &first, &npages)) {
+        return 0;
+    }
+    return dirty_drain_range(rb, first, npages);
 }
 
 /* End of ram_addr_t space as far as the migration is concerned, in pages. */

@@ -38,7 +38,9 @@
  * buffer (KVMSlot.dirty_bmap).  Before a clear, dirty-clear.c puts there
  * which pages of the range are dirty in RAMBlock.bmap, and only those are
  * cleared: each is sent after the clear, so no write is lost, whatever KVM
- * had reported or not.
+ * had reported or not.  That would hide from others a write that KVM has
+ * not reported yet.  So where others read the log as well, it is fetched
+ * into the memslot's buffer, and only what was reported is cleared.
  *
  * Lock order: big lock, bitmap_mutex, slots lock.  The big lock is never
  * waited for while one of the others is held, nor in an RCU read section
@@ -196,6 +198,13 @@ uint64_t dirty_sync_remaining(void)
         pages += dirty_index_total(rb->dirty_index);
     }
     return pages;
+}
+
+bool dirty_sync_shared(RAMBlock *rb)
+{
+    return (global_dirty_tracking & GLOBAL_DIRTY_DIRTY_RATE) ||
+           (memory_region_get_dirty_log_mask(rb->mr) &
+            (1 << DIRTY_MEMORY_VGA));
 }
 
 /* The RAM block that holds @addr, if it is one that migrates. */
@@ -356,12 +365,14 @@ static void dirty_sync_unit(void *opaque, unsigned int number)
     unsigned int i;
 
     for (i = unit->slot; i < unit->slot + unit->slots; i++) {
-        unsigned long *bitmap = dirty_sync_scratch(sync_slots[i].log.pages);
+        DirtySyncSlot *slot = &sync_slots[i];
+        unsigned long *bitmap = slot->rb && !dirty_sync_shared(slot->rb) ?
+            dirty_sync_scratch(slot->log.pages) : slot->log.bitmap;
         int64_t t0 = get_clock(), t1;
 
-        sync_slots[i].fresh = 0;
-        sync_slots[i].skip = true;
-        if (kvm_dirty_log_fetch(kvm_state, sync_slots[i].log.slot, bitmap)) {
+        slot->fresh = 0;
+        slot->skip = true;
+        if (kvm_dirty_log_fetch(kvm_state, slot->log.slot, bitmap)) {
             t1 = get_clock();
             dirty_sync_take(i, bitmap);
             merge_ns += get_clock() - t1;

@@ -18,7 +18,9 @@
  * and passes each bit on before it lets the slots lock go.  The migration
  * fetches elsewhere, and before a clear offers the pages of the range that
  * are dirty in its bitmap (kvm_dirty_log_offer()); all of them are sent
- * after the clear.  kvm_log_clear() takes the bits out as it clears them.
+ * after the clear.  Where others read the log too it fetches into the
+ * buffer and offers nothing (dirty_sync_shared()).  kvm_log_clear() takes
+ * the bits out as it clears them.
  *
  * The slots lock (kml_slots_lock of kvm-all.c) covers everything here.
  * During a fetch its holder lends the slots to workers, one slot to one
@@ -119,6 +121,7 @@ KVMDirtySlot *kvm_dirty_log_slots(unsigned int *n)
                 .slot = slot,
                 .start = slot->ram_start_offset,
                 .pages = slot->memory_size / psize,
+                .bitmap = slot->dirty_bmap,
             };
 
             if (slot->memory_size && slot->dirty_bmap &&

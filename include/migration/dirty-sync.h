@@ -44,6 +44,16 @@ void dirty_sync_block_free(RAMBlock *rb);
 uint64_t dirty_sync_remaining(void);
 
 /**
+ * dirty_sync_shared - does anybody else wait for the dirty log of a block?
+ * @rb: the block
+ *
+ * True for a block that the display watches, and while calc-dirty-rate
+ * counts.  Then a bit may be cleared in KVM only after KVM has reported it,
+ * so that they hear of it as well.
+ */
+bool dirty_sync_shared(RAMBlock *rb);
+
+/**
  * dirty_sync_begin - first step of a sync: logs that are not KVM's
  * @last_stage: as for memory_global_dirty_log_sync()
  *

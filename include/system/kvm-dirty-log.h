@@ -25,6 +25,7 @@ extern QemuMutex kml_slots_lock;
  * @slot: KVM's own record, for kvm_dirty_log_fetch()
  * @start: first byte in ram_addr_t space
  * @pages: length in pages
+ * @bitmap: the slot's own buffer, one bit a page
  *
  * Valid until kvm_dirty_log_generation() changes.
  */
@@ -32,6 +33,7 @@ typedef struct KVMDirtySlot {
     struct KVMSlot *slot;
     ram_addr_t start;
     uint64_t pages;
+    unsigned long *bitmap;
 } KVMDirtySlot;
 
 /**
@@ -112,7 +114,8 @@ bool kvm_dirty_log_fetch(struct KVMState *s, struct KVMSlot *slot,
  *
  * Replaces the bits of that range in the buffers of all memslots that
  * overlap it.  What is offered must be dirty in a bitmap whose pages are
- * read and sent after the clear.
+ * read and sent after the clear, and nobody else may wait for these bits:
+ * a write that KVM has not reported yet is forgotten with them.
  */
 void kvm_dirty_log_offer(ram_addr_t start, const unsigned long *bmap,
                          uint64_t bit, uint64_t npages);
